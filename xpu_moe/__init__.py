@@ -1,0 +1,8 @@
+"""Intel-XPU-first runtime toolkit for serving MiniMax-M2.x mixtures of experts with vLLM.
+
+Importing this package imports neither torch nor vLLM; rooms load on first use.
+"""
+
+from xpu_moe.version import __version__
+
+__all__ = ["__version__"]

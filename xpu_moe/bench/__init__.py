@@ -1,0 +1,1 @@
+"""Benchmarks: kernels against rivals and the memory floor, with a correctness check in the same run."""

@@ -1,0 +1,1 @@
+"""Reference implementations: the truth for tests, and what runs without an accelerator."""

@@ -1,0 +1,9 @@
+"""What the CPU offers, in the order in which it is asked."""
+
+from __future__ import annotations
+
+from xpu_moe.cpu.moe_u4 import GroupedByExpert
+from xpu_moe.cpu.route_sigmoid_topk import SortedRows
+from xpu_moe.ops.contract import Backend
+
+BACKENDS: tuple[Backend, ...] = (GroupedByExpert(), SortedRows())

@@ -1,0 +1,1 @@
+"""From flags and environment to a running, checked server."""

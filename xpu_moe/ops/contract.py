@@ -1,0 +1,182 @@
+"""The contract between the device-neutral half and the device rooms: Case, Support, Backend, and the dispatcher.
+
+A `Case` describes one kind of call. Backends of the case's device kind are asked in the written order of their room;
+the first that supports the case serves it, and the reasons of those that did not are kept. A backend never falls back
+by itself, and a backend asked for by name that cannot serve is an error with the reason: what runs is always the
+`Selection` that was returned. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache
+from typing import Any, Protocol, runtime_checkable
+
+from xpu_moe.env import read
+
+# The lazy line: device kind -> the rooms that offer backends for it, in the order in which they are asked.
+# Kernels of `xpu_moe.triton` are not tied to a vendor, so both accelerators get them after their own.
+ROOMS: Mapping[str, tuple[str, ...]] = {
+    "xpu": ("xpu_moe.esimd.ops", "xpu_moe.triton.ops"),
+    "cuda": ("xpu_moe.cuda.ops", "xpu_moe.triton.ops"),
+    "cpu": ("xpu_moe.cpu.ops",),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of call, hashable. Field names are the field's standard terms; what an operator has no use for stays
+    at its default.
+
+    `tokens` is the largest M of the call, `min_tokens` the smallest that the backend must also serve: a decode
+    slot asks (0, limit), a prefill slot (limit + 1, max_num_batched_tokens). `intermediate_size` is per rank.
+    `layout` names the order of the weight bytes ("n_major" = canonical, see `xpu_moe.formats`).
+    """
+
+    op: str
+    device: str  # xpu | cuda | cpu
+    architecture: str = ""
+    dtype: str = "bfloat16"  # of the activations, torch's name without the prefix
+    tokens: int = 1
+    min_tokens: int = 0
+    hidden_size: int = 0
+    intermediate_size: int = 0
+    num_experts: int = 0
+    top_k: int = 0
+    group_size: int = 0
+    nibble: str = ""  # u4 | s4
+    activation: str = ""  # silu | relu2 | relu2_no_mul
+    scheme: str = ""  # int4 | fp8_block | fp8_tensor
+    layout: str = "n_major"
+    prepared: bool = False
+    world_size: int = 1
+    weights_dtype: str = "float32"  # of the route weights
+
+    def describe(self) -> str:
+        """The fields that differ from their defaults, for messages."""
+        shown = [f.name for f in fields(self) if f.name != "op" and getattr(self, f.name) != f.default]
+        return f"{self.op}({', '.join(f'{name}={getattr(self, name)}' for name in shown)})"
+
+
+@dataclass(frozen=True)
+class Support:
+    """A backend's answer. `reason` is one sentence: why not, or what makes it the right choice."""
+
+    ok: bool
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """One way to serve an operator.
+
+    `run` takes the operator's own arguments (tensors first, then keywords, `out` and `workspace` included); it
+    allocates nothing when both are given and never synchronises. `prepare` turns canonical weights into the order of
+    bytes that `run` reads, in place or an expert at a time, and returns the layout's name and the tensors: the same
+    shapes and dtypes as the canonical ones, so that one set of checks serves every layout.
+    """
+
+    name: str
+    op: str
+
+    def supports(self, case: Case) -> Support: ...
+
+    def prepare(self, weights: Any, case: Case) -> Any: ...
+
+    def workspace(self, case: Case) -> int: ...
+
+    def run(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Who serves a case and why; `refused` holds (name, reason) of those asked before."""
+
+    case: Case
+    backend: Backend
+    reason: str
+    refused: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.backend.name
+
+    def line(self) -> str:
+        """One line for a log: the case, the backend taken, its reason, who was refused."""
+        refused = "".join(f"; not {name}: {reason}" for name, reason in self.refused)
+        return f"{self.case.describe()} -> {self.name}: {self.reason}{refused}"
+
+
+class NoBackend(RuntimeError):
+    """No backend serves the case (or the one asked for does not). The message holds every reason."""
+
+    def __init__(self, case: Case, refused: Sequence[tuple[str, str]], asked: str | None = None) -> None:
+        self.case, self.refused = case, tuple(refused)
+        who = f"backend {asked!r} cannot serve" if asked else "no backend serves"
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in self.refused) or "none is registered"
+        super().__init__(f"{who} {case.describe()} ({reasons})")
+
+
+@cache
+def backends(device: str, op: str) -> tuple[Backend, ...]:
+    """The backends of one operator on a device kind, in written order. Loads that kind's rooms, and no other."""
+    if device not in ROOMS:
+        raise ValueError(f"device: got {device!r}, wanted one of {', '.join(sorted(ROOMS))}")
+    found: list[Backend] = []
+    for room in ROOMS[device]:
+        try:
+            module = importlib.import_module(room)
+        except ModuleNotFoundError as error:
+            if error.name is not None and not room.startswith(error.name):
+                raise  # the room is there and something that it needs is not: say so, do not hide it
+            continue
+        found += [backend for backend in module.BACKENDS if backend.op == op]
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def select(case: Case, backend: str | None = None) -> Selection:
+    """The backend that serves `case`: the first of the written order, or `backend` by name.
+
+    Raises NoBackend with every reason when nobody does; an explicit name never falls back to another.
+    """
+    asked = backend or read.text("XPU_MOE_BACKEND") or None
+    refused: list[tuple[str, str]] = []
+    for candidate in backends(case.device, case.op):
+        if asked is not None and candidate.name != asked:
+            continue
+        support = candidate.supports(case)
+        if support.ok:
+            selection = Selection(case, candidate, support.reason, tuple(refused))
+            if read.flag("XPU_MOE_EXPLAIN"):
+                print(f"xpu_moe: {selection.line()}", file=sys.stderr)
+            return selection
+        refused.append((candidate.name, support.reason))
+    if asked is not None and not refused:
+        known = ", ".join(b.name for b in backends(case.device, case.op)) or "none"
+        refused.append((asked, f"unknown for {case.op} on {case.device}; known: {known}"))
+    raise NoBackend(case, refused, asked)
+
+
+def explain(case: Case) -> str:
+    """Every backend's answer to `case`, one a line, the one taken marked with `*`. Never raises for a refusal."""
+    lines, taken = [case.describe()], False
+    for candidate in backends(case.device, case.op):
+        support = candidate.supports(case)
+        mark = "*" if support.ok and not taken else " "
+        taken = taken or support.ok
+        lines.append(f" {mark} {candidate.name}: {'yes' if support.ok else 'no'}, {support.reason}")
+    if not taken:
+        lines.append("   nothing serves it")
+    return "\n".join(lines)
+
+
+def with_tokens(case: Case, tokens: int, min_tokens: int = 0) -> Case:
+    """The same case for another range of M."""
+    return replace(case, tokens=tokens, min_tokens=min_tokens)

@@ -1,0 +1,1 @@
+"""KV arithmetic, roofline, cards."""

@@ -1,0 +1,1 @@
+"""Measuring tools: is this machine fit, and how fast is it?"""
