@@ -49,6 +49,26 @@ def ensure(name: str, requirements: Sequence[str], *, no_deps: bool = False, pyt
     return root
 
 
+def overlay(name: str, requirements: Sequence[str]) -> Path:
+    """A folder for PYTHONPATH that adds `requirements` (installed without their needs) to the running environment.
+
+    For packages that the serving environment must not hold (Triton on a CPU changes which model runner vLLM takes)
+    but that want its torch. Made once, found afterwards. Raises ToolEnvironmentError.
+    """
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    key = hashlib.sha256("\n".join([version, *sorted(requirements)]).encode()).hexdigest()[:12]
+    root = cache.folder("envs") / f"{name}-{key}"
+    with _locked(root.with_suffix(".lock")):
+        if not (root / _READY).exists():
+            shutil.rmtree(root, ignore_errors=True)
+            print(f"xpu_moe: installing {', '.join(requirements)} in {root}", file=sys.stderr)
+            _run(
+                [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(root), *requirements], name
+            )
+            (root / _READY).touch()
+    return root
+
+
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as handle:
