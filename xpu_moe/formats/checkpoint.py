@@ -69,7 +69,8 @@ def load_layer(
     experts = source.config["num_local_experts"]
     if width % tp or (width // tp) % spec.group_size:
         raise UnsupportedCheckpoint(
-            f"intermediate_size {width} at tp {tp} gives {width / tp:g} a rank, wanted a multiple of group {spec.group_size}"
+            f"intermediate_size {width} at tp {tp}: got {width / tp:g} a rank, "
+            f"wanted a multiple of group_size {spec.group_size}"
         )
     share = width // tp
     weights = int4.empty(experts, hidden, share, spec.group_size)

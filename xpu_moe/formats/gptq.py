@@ -78,7 +78,8 @@ def check_shapes(
     ):
         if tuple(tensor.shape) != wanted:
             raise UnsupportedCheckpoint(
-                f"{name}: got shape {tuple(tensor.shape)}, wanted {wanted} for N={rows}, K={columns}, group {group_size}"
+                f"{name}: got shape {tuple(tensor.shape)}, wanted {wanted} "
+                f"(N={rows}, K={columns}, group_size {group_size})"
             )
         if tensor.dtype not in kind:
             raise UnsupportedCheckpoint(f"{name}: got {tensor.dtype}, wanted {' or '.join(map(str, kind))}")

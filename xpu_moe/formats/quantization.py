@@ -13,7 +13,7 @@ GROUP_SIZES = (32, 64, 128)
 
 
 class UnsupportedCheckpoint(ValueError):
-    """A checkpoint that the kernels cannot serve; the message names the field or tensor, what it holds, what is wanted."""
+    """A checkpoint that the kernels cannot serve; the message names the field or tensor, what it holds, what is due."""
 
 
 @dataclass(frozen=True)

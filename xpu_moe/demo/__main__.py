@@ -1,0 +1,64 @@
+"""`python -m xpu_moe.demo OUT`: write a tiny random MiniMax-M2 checkpoint.
+
+Exit codes: 0 written (or there already), 2 bad arguments or a foreign folder, 3 it could not be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import fields
+from pathlib import Path
+
+from xpu_moe.demo.shape import QUANTS, BadShape, Shape
+from xpu_moe.demo.write import NotOurs, is_current, write
+
+_HELP = {
+    "quant": f"one of {', '.join(QUANTS)}",
+    "group_size": "of the 4-bit formats",
+    "vocab_size": "embedding rows; 0 = the tokenizer's (vllm bench latency wants >= 10000)",
+    "scale_bits": "significant bits of a scale: 4 = bf16 twin exact, 11 = full fp16",
+    "experts_only": "quantise the experts only, attention stays bf16",
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(prog="python -m xpu_moe.demo", description=__doc__)
+    made.add_argument("out", type=Path, help="folder to write; a quantised one gets a bf16 twin OUT-deq")
+    made.add_argument("--config-only", action="store_true", help="no weights (for load_format=dummy), any size")
+    made.add_argument("--json", action="store_true", help="one object on stdout")
+    for field in fields(Shape):
+        flag = "--" + field.name.replace("_", "-")
+        text = f"{_HELP.get(field.name, '')} (default {field.default})".strip()
+        if field.default is False:
+            made.add_argument(flag, action="store_true", help=text)
+        else:
+            made.add_argument(flag, type=type(field.default), default=field.default, help=text)
+    return made
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    try:
+        shape = Shape(**{field.name: getattr(arguments, field.name) for field in fields(Shape)})
+        fresh = not is_current(arguments.out, shape, arguments.config_only)
+        folders = write(arguments.out, shape, config_only=arguments.config_only) if fresh else [arguments.out]
+    except (BadShape, NotOurs) as error:
+        print(f"demo: {error}", file=sys.stderr)
+        return 2
+    except ModuleNotFoundError as error:
+        print(f"demo: {error.name} is not installed in this environment", file=sys.stderr)
+        return 3
+    except OSError as error:
+        print(f"demo: {error.filename or arguments.out}: {error.strerror or error}; nothing was left", file=sys.stderr)
+        return 3
+    if arguments.json:
+        print(json.dumps({"out": str(arguments.out), "written": fresh, "folders": [str(f) for f in folders]}))
+    else:
+        print(f"{'wrote' if fresh else 'there already:'} {' and '.join(str(folder) for folder in folders)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

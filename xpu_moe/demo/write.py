@@ -1,0 +1,139 @@
+"""Write a demo checkpoint whole or not at all: into a temporary sibling, then renamed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from xpu_moe.demo import tokenizer
+from xpu_moe.demo.shape import Shape, config
+
+MARKER = ".xpu_moe_demo.json"
+TWIN_SUFFIX = "-deq"
+
+
+class NotOurs(RuntimeError):
+    """The target folder holds something that this tool did not write."""
+
+
+def twin_of(out: Path) -> Path:
+    """The folder of the dequantised bf16 twin."""
+    return out.with_name(out.name + TWIN_SUFFIX)
+
+
+def is_current(out: Path, shape: Shape, config_only: bool = False) -> bool:
+    """Whether `out` holds just this checkpoint already (and its twin, where it has one)."""
+    wanted = _marker(shape, config_only)
+    folders = [out] if shape.quant == "none" or config_only else [out, twin_of(out)]
+    return all(_read_marker(folder) == wanted for folder in folders)
+
+
+def write(out: Path, shape: Shape, *, config_only: bool = False) -> list[Path]:
+    """Write the checkpoint to `out`, and its bf16 twin to `out`-deq where it is quantised. Returns the folders.
+
+    A folder of ours is replaced; a non-empty one without our marker raises NotOurs before anything is written. On any
+    error (a full disk, Ctrl-C) the half-written siblings are removed and what was there stays.
+    """
+    out = out.absolute()
+    targets = [out] if shape.quant == "none" or config_only else [out, twin_of(out)]
+    for target in targets:
+        _refuse_foreign(target)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with _siblings(targets) as folders:
+        vocab_size, bos, eos = 0, 0, 0
+        for folder in folders:
+            tokens, bos, eos = tokenizer.write(folder, shape.max_position)
+            vocab_size = max(shape.vocab_size, -(-tokens // 64) * 64)
+        for folder, values in zip(folders, _configs(config(shape, vocab_size, bos, eos))):
+            _json(folder / "config.json", values)
+            _json(folder / "generation_config.json", {"bos_token_id": bos, "eos_token_id": eos, "do_sample": False})
+            _json(folder / MARKER, _marker(shape, config_only))
+        if not config_only:
+            _write_weights(folders, shape, vocab_size)
+        for folder, target in zip(folders, targets):
+            _replace(folder, target)
+    return targets
+
+
+def _configs(values: dict) -> Iterator[dict]:
+    yield values
+    yield {key: value for key, value in values.items() if key != "quantization_config"}
+
+
+def _write_weights(folders: list[Path], shape: Shape, vocab_size: int) -> None:
+    from xpu_moe.demo.weights import tensors
+
+    stored, twin = {}, {}
+    for on_disk, exact in tensors(shape, vocab_size):
+        stored |= on_disk
+        twin |= exact
+    _write_shards(folders[0], stored, shape.shards)
+    for folder in folders[1:]:
+        _write_shards(folder, twin, shape.shards)
+
+
+def _write_shards(folder: Path, tensors: dict, shards: int) -> None:
+    from safetensors.torch import save_file
+
+    names = list(tensors)
+    per_shard = -(-len(names) // shards)
+    weight_map: dict[str, str] = {}
+    for shard in range(shards):
+        part = names[shard * per_shard : (shard + 1) * per_shard]
+        file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
+        save_file({name: tensors[name] for name in part}, folder / file, metadata={"format": "pt"})
+        weight_map |= dict.fromkeys(part, file)
+    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    _json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _marker(shape: Shape, config_only: bool) -> dict:
+    return {"format": 1, "config_only": config_only, **asdict(shape)}
+
+
+def _read_marker(folder: Path) -> dict | None:
+    try:
+        return json.loads((folder / MARKER).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _refuse_foreign(target: Path) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise NotOurs(f"{target}: exists and is no folder; choose another")
+    if target.exists() and any(target.iterdir()) and not (target / MARKER).exists():
+        raise NotOurs(f"{target}: not empty and without {MARKER}, so not written by this tool; choose another folder")
+
+
+@contextmanager
+def _siblings(targets: Iterable[Path]) -> Iterator[list[Path]]:
+    folders: list[Path] = []
+    try:
+        for target in targets:
+            folders.append(Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)))
+            folders[-1].chmod(0o755)
+        yield folders
+    finally:
+        for folder in folders:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _replace(folder: Path, target: Path) -> None:
+    """Put `folder` where `target` is; the old one leaves only after the new one is complete."""
+    if target.exists():
+        old = folder.with_name(folder.name + ".old")
+        os.rename(target, old)
+        os.rename(folder, target)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.rename(folder, target)
+
+
+def _json(path: Path, value: dict) -> None:
+    path.write_text(json.dumps(value, indent=1), encoding="utf-8")
