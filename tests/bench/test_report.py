@@ -1,0 +1,90 @@
+"""The bench frame: medians, floors, tables, JSON and the subcommand on a CPU."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from xpu_moe.bench import kernels, report, suite, timing
+from xpu_moe.bench.ceilings import Ceiling
+
+
+def _row(**changes):
+    wanted = {"moved": 8.6e6, "floor_us": 2.0, "rivals": {"pair": 8.0, "other": "not installed"}, "errors": {"ids": 0}}
+    return report.Row("s", "op", "M 1", timing.Timing.of([4.0, 3.0, 5.0], 10, "test"), **{**wanted, **changes})
+
+
+def test_timing_is_the_median_and_keeps_the_spread():
+    found = timing.Timing.of([9.0, 1.0, 2.0, 3.0, 4.0], 7, "test")
+    assert (found.us, found.low, found.high, found.rounds, found.calls) == (3.0, 1.0, 9.0, 5, 7)
+
+
+def test_row_derives_rate_floor_and_rivals():
+    row = _row()
+    assert row.tb_per_s == pytest.approx(8.6e6 / 4.0 / 1e6)
+    assert row.times_floor == 2.0
+    assert row.times_faster() == {"pair": 2.0}
+
+
+def test_a_missing_rival_is_a_sentence_never_a_number():
+    text = report.table([_row()])
+    assert "other not installed" in text and "pair 8.00" in text
+
+
+def test_json_holds_derived_figures():
+    found = json.loads(json.dumps(report.document([_row()], {"command": "x"})))
+    assert found["schema"] == report.SCHEMA and found["rows"][0]["times_floor"] == 2.0
+
+
+def test_cold_sets_outrun_the_cache():
+    assert timing.sets_for_cold_cache(10 << 20, 60 << 20) * (10 << 20) >= 2.5 * (60 << 20)
+    assert timing.sets_for_cold_cache(1, 60 << 20) == 64
+    assert timing.sets_for_cold_cache(1 << 40, 60 << 20) == 2
+
+
+def test_eager_goes_round_all_input_sets():
+    seen = []
+    found = timing.eager("cpu", [lambda: seen.append(0), lambda: seen.append(1)], rounds=3, repeats=5)
+    assert seen.count(0) == seen.count(1) == 1 + 3 * 5
+    assert found.calls == 10
+
+
+def test_floor_needs_a_known_bandwidth():
+    assert Ceiling(4.3e12, "test").floor_us(4.3e6) == pytest.approx(1.0)
+    assert Ceiling(0.0, "unknown card").floor_us(4.3e6) == 0.0
+
+
+def test_suites_are_found_by_file():
+    assert "route_quant" in suite.names()
+    with pytest.raises(ValueError, match="wanted one of"):
+        suite.load("nothing")
+
+
+def test_kernels_on_the_cpu_prints_one_json_object(capsys, tmp_path):
+    picture = tmp_path / "rows.png"
+    code = kernels.main(
+        [
+            "--device",
+            "cpu",
+            "--suite",
+            "route_quant",
+            "--rounds",
+            "2",
+            "--tokens",
+            "1,4",
+            "--json",
+            "--plot",
+            str(picture),
+        ]
+    )
+    out = capsys.readouterr().out
+    found = json.loads(out)
+    assert code == 0 and found["failed"] == {} and picture.stat().st_size > 0
+    assert {row["backend"] for row in found["rows"]} == {"cpu_pair"}
+    assert all(row["errors"]["ids"] == 0 and row["errors"]["codes"] == 0 for row in found["rows"])
+
+
+def test_a_wrong_tokens_list_is_an_error(capsys):
+    assert kernels.main(["--device", "cpu", "--tokens", "1,two"]) == 2
+    assert "--tokens: got '1,two'" in capsys.readouterr().err
