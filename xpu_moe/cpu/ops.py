@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from xpu_moe.cpu.moe_u4 import GroupedByExpert
+from xpu_moe.cpu.qk_rms import Apply, Partial
 from xpu_moe.cpu.route_sigmoid_topk import SortedRows
 from xpu_moe.ops.contract import Backend
 
-BACKENDS: tuple[Backend, ...] = (GroupedByExpert(), SortedRows())
+BACKENDS: tuple[Backend, ...] = (GroupedByExpert(), SortedRows(), Partial("cpu_rms"), Apply("cpu_rms"))

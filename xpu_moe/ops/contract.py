@@ -18,11 +18,12 @@ from typing import Any, Protocol, runtime_checkable
 from xpu_moe.env import read
 
 # The lazy line: device kind -> the rooms that offer backends for it, in the order in which they are asked.
-# Kernels of `xpu_moe.triton` are not tied to a vendor, so both accelerators get them after their own.
+# Kernels of `xpu_moe.triton` are not tied to a vendor, so both accelerators get them after their own; `xpu_moe.comm`
+# offers what the collective library of the process group does, for every kind.
 ROOMS: Mapping[str, tuple[str, ...]] = {
-    "xpu": ("xpu_moe.esimd.ops", "xpu_moe.triton.ops"),
-    "cuda": ("xpu_moe.cuda.ops", "xpu_moe.triton.ops"),
-    "cpu": ("xpu_moe.cpu.ops",),
+    "xpu": ("xpu_moe.esimd.ops", "xpu_moe.triton.ops", "xpu_moe.comm.ops"),
+    "cuda": ("xpu_moe.cuda.ops", "xpu_moe.triton.ops", "xpu_moe.comm.ops"),
+    "cpu": ("xpu_moe.cpu.ops", "xpu_moe.comm.ops"),
 }
 
 
@@ -53,7 +54,11 @@ class Case:
     layout: str = "n_major"
     prepared: bool = False
     world_size: int = 1
-    weights_dtype: str = "float32"  # of the route weights
+    weights_dtype: str = "float32"  # of the route (or norm) weights
+    q_size: int = 0  # columns of Q in this rank's packed qkv
+    kv_size: int = 0  # columns of K (and of V)
+    bytes: int = 0  # of the message, for collectives
+    group: str = ""  # the process group's name: peer memory is set up per group
 
     def describe(self) -> str:
         """The fields that differ from their defaults, for messages."""
