@@ -50,8 +50,11 @@ def main(argv: list[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         print(f"demo: {error.name} is not installed in this environment", file=sys.stderr)
         return 3
-    except OSError as error:
-        print(f"demo: {error.filename or arguments.out}: {error.strerror or error}; nothing was left", file=sys.stderr)
+    except Exception as error:
+        if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
+            raise
+        # a full disk reaches us as OSError from Python's writes, as SafetensorError from safetensors'
+        print(f"demo: {arguments.out}: {getattr(error, 'strerror', None) or error}; nothing was left", file=sys.stderr)
         return 3
     if arguments.json:
         print(json.dumps({"out": str(arguments.out), "written": fresh, "folders": [str(f) for f in folders]}))

@@ -1,0 +1,98 @@
+"""The demo checkpoint maker: whole or not at all, never over somebody else's files."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from xpu_moe.demo.__main__ import main
+from xpu_moe.demo.shape import BadShape, Shape
+from xpu_moe.demo.write import MARKER, is_current, twin_of, write
+from xpu_moe.formats.checkpoint import Checkpoint
+
+TINY = ["--layers", "1", "--num-experts", "2", "--hidden-size", "128", "--intermediate-size", "128"]
+
+
+def leftovers(folder):
+    return sorted(p.name for p in folder.iterdir())
+
+
+@pytest.mark.parametrize("quant", ("none", "auto-round", "gptq", "fp8"))
+def test_names_sizes_and_twin(tmp_path, quant):
+    out = tmp_path / "m"
+    assert main([str(out), "--quant", quant, *TINY]) == 0
+    model = Checkpoint(out)
+    assert model.config["architectures"] == ["MiniMaxM2ForCausalLM"]
+    suffix = {"none": "weight", "fp8": "weight_scale_inv"}.get(quant, "qweight")
+    assert f"model.layers.0.block_sparse_moe.experts.1.w3.{suffix}" in model.files
+    assert "model.layers.0.block_sparse_moe.gate.weight" in model.files, "the router is never quantised"
+    assert model.tensor("model.layers.0.self_attn.q_norm.weight").shape == (256,), "norm over all heads"
+    assert twin_of(out).exists() == (quant != "none")
+    if quant != "none":
+        assert "quantization_config" not in Checkpoint(twin_of(out)).config
+        assert Checkpoint(twin_of(out)).tensor("model.layers.0.self_attn.o_proj.weight").dtype == torch.bfloat16
+    assert not [name for name in leftovers(tmp_path) if name.startswith(".")]
+
+
+def test_a_second_run_reuses_and_another_shape_replaces(tmp_path, capsys):
+    out = tmp_path / "m"
+    assert main([str(out), *TINY, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["written"] is True
+    before = os.stat(out / MARKER).st_mtime_ns
+    assert main([str(out), *TINY, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["written"] is False
+    assert os.stat(out / MARKER).st_mtime_ns == before
+    assert main([str(out), *TINY, "--seed", "1"]) == 0
+    assert json.loads((out / MARKER).read_text())["seed"] == 1
+
+
+def test_a_missing_twin_is_made_again(tmp_path):
+    shape = Shape(layers=1, num_experts=2)
+    write(tmp_path / "m", shape)
+    os.rename(twin_of(tmp_path / "m"), tmp_path / "gone")
+    assert not is_current(tmp_path / "m", shape)
+
+
+def test_a_foreign_folder_is_refused_untouched(tmp_path, capsys):
+    (tmp_path / "m-deq").mkdir()
+    (tmp_path / "m-deq" / "precious").write_text("x")
+    assert main([str(tmp_path / "m"), *TINY]) == 2
+    assert "not written by this tool" in capsys.readouterr().err
+    assert leftovers(tmp_path) == ["m-deq"] and leftovers(tmp_path / "m-deq") == ["precious"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    ((["--top-k", "9"], "top_k"), (["--group-size", "48"], "group_size"), (["--hidden-size", "100"], "hidden_size"),
+     (["--quant", "q4_k"], "quant"), (["--layers", "0"], "layers")),
+)  # fmt: skip
+def test_sizes_that_cannot_be_are_named(tmp_path, capsys, arguments, field):
+    assert main([str(tmp_path / "m"), *arguments]) == 2
+    assert f"demo: {field}: got" in capsys.readouterr().err
+    assert leftovers(tmp_path) == []
+    with pytest.raises(BadShape):
+        Shape(layers=-1)
+
+
+def test_a_full_disk_leaves_nothing(tmp_path):
+    def limit():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "xpu_moe.demo", str(tmp_path / "m")], preexec_fn=limit, capture_output=True, text=True
+    )
+    assert done.returncode == 3, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
+    assert leftovers(tmp_path) == []
+
+
+def test_config_only_writes_any_size_without_weights(tmp_path):
+    big = ["--hidden-size", "3072", "--intermediate-size", "1536", "--num-experts", "256", "--layers", "62"]
+    assert main([str(tmp_path / "m"), "--config-only", *big]) == 0
+    assert not list((tmp_path / "m").glob("*.safetensors")) and not twin_of(tmp_path / "m").exists()
