@@ -24,6 +24,14 @@ def snapshot() -> dict[str, str]:
     return dict(os.environ)
 
 
+def export(name: str, value: str) -> str:
+    """Set a registered variable in this process unless the user has; returns the value in force.
+
+    For a child of ours whose libraries read it at load. A value of the user's is never overwritten.
+    """
+    return os.environ.setdefault(lookup(name).name, value)
+
+
 def text(name: str, environ: Mapping[str, str] | None = None) -> str | None:
     """The raw value of a registered variable, its default where unset."""
     row = lookup(name)
