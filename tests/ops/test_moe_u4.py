@@ -31,10 +31,18 @@ def test_against_float64(case, dtype):
 
 
 @given(
-    tokens=st.integers(0, 64), experts=st.integers(1, 64), top_k=st.integers(1, 8),
-    group=st.sampled_from((32, 64, 128)), nibble=st.sampled_from(("u4", "s4")), seed=st.integers(0, 2**20), duplicated=st.booleans(), zeroed=st.booleans(),
-    strided=st.booleans(), dtype=st.sampled_from(tuple(TOLERANCE)), wide=st.booleans(),
-)  # fmt: skip
+    tokens=st.integers(0, 64),
+    experts=st.integers(1, 64),
+    top_k=st.integers(1, 8),
+    group=st.sampled_from((32, 64, 128)),
+    nibble=st.sampled_from(("u4", "s4")),
+    seed=st.integers(0, 2**20),
+    duplicated=st.booleans(),
+    zeroed=st.booleans(),
+    strided=st.booleans(),
+    wide=st.booleans(),
+    dtype=st.sampled_from(tuple(TOLERANCE)),
+)
 @settings(max_examples=60, deadline=None)
 def test_any_shape(tokens, experts, top_k, group, nibble, seed, duplicated, zeroed, strided, dtype, wide):
     case = MoeCase(tokens, experts, top_k, 128, 128, group, nibble)
