@@ -41,7 +41,7 @@ class Options:
     decode operator gets; more go the prefill way. `prefill`: `stock` = vLLM's own kernels, `own` = our backends,
     `auto` = stock where they exist for the layer's layout, else own. `hooks`: names out of
     `xpu_moe.serving.hooks.table`, in any order; `auto` stands for those that are harmless wherever they fit.
-    `claim` false leaves every checkpoint to vLLM.
+    (To keep the plugin off a checkpoint, name vLLM's own method: `--quantization inc`, `--quantization gptq`.)
     """
 
     backend: str = ""
@@ -49,12 +49,10 @@ class Options:
     decode_limit: int = DECODE_LIMIT
     prefill: str = "auto"
     hooks: tuple[str, ...] = ("auto",)
-    claim: bool = True
 
     def __post_init__(self) -> None:
         _want("decode_limit", self.decode_limit, type(self.decode_limit) is int and self.decode_limit >= 1, "int >= 1")
         _want("prefill", self.prefill, self.prefill in PREFILLS, " or ".join(PREFILLS))
-        _want("claim", self.claim, isinstance(self.claim, bool), "true or false")
         for name in ("backend", "prefill_backend"):
             _want(name, getattr(self, name), isinstance(getattr(self, name), str), "a backend's name or an empty text")
         texts = isinstance(self.hooks, (list, tuple)) and all(isinstance(hook, str) for hook in self.hooks)

@@ -98,6 +98,8 @@ class Worker:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
             json.dump(asdict(self), out, indent=1)
         os.replace(temporary, target / name)
+        if self.layers:
+            (target / f"note-{self.pid}.json").unlink(missing_ok=True)
 
 
 def read(folder: str | Path) -> list[Worker]:

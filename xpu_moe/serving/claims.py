@@ -1,0 +1,136 @@
+"""Which checkpoints the plugin takes, from their config alone. Needs neither torch nor vLLM.
+
+A symmetric 4-bit AutoRound or GPTQ checkpoint of a MiniMax model is claimed without a flag. What looks like one and
+cannot be served is an error that names the field where stock vLLM could not serve it either (CPU, XPU) or where the
+plugin was asked for by name; on CUDA it is left to vLLM, with a line in the log.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from xpu_moe.formats.quantization import GROUP_SIZES, Int4Spec, UnsupportedCheckpoint, is_int4, read_int4
+
+MODEL_TYPES = ("minimax_m2",)
+AUTO_ROUND, GPTQ, FP8 = "xpu_moe_auto_round", "xpu_moe_gptq", "xpu_moe_fp8"
+STOCK_NAMES = {AUTO_ROUND: "inc", GPTQ: "gptq", FP8: "fp8"}
+# Where stock vLLM serves INT4 mixtures of other kinds than ours (asymmetric, 8 bit) itself.
+STOCK_SERVES_OTHERS = ("cuda", "rocm")
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`name` of the quantization method that takes the checkpoint; None with a `reason`, "" = not our business."""
+
+    name: str | None
+    reason: str = ""
+
+
+def judge_int4(own: str, config: Mapping[str, Any], model_type: str, asked: str | None, device: str) -> Claim:
+    """Whether the method `own` (AUTO_ROUND or GPTQ) takes the checkpoint with this quantization_config.
+
+    `asked` is the user's `--quantization`. Raises UnsupportedCheckpoint (see the top of this file).
+    """
+    family = GPTQ if str(config.get("quant_method", "")).lower() == "gptq" else AUTO_ROUND
+    if not is_int4(config) or family != own:
+        return Claim(None)
+    if asked not in (None, own):
+        return Claim(None, f"--quantization {asked} was asked for")
+    if model_type not in MODEL_TYPES:
+        if asked == own:
+            raise UnsupportedCheckpoint(f"config.model_type: got {model_type!r}, wanted {' or '.join(MODEL_TYPES)}")
+        return Claim(None)
+    try:
+        read_int4(config)
+    except UnsupportedCheckpoint as error:
+        if asked == own or device not in STOCK_SERVES_OTHERS:
+            raise
+        return Claim(None, str(error))
+    return Claim(own)
+
+
+@dataclass(frozen=True)
+class Experts:
+    """How a layer's experts are stored: `spec` None = not quantised."""
+
+    spec: Int4Spec | None
+
+
+def experts_of_layer(config: Mapping[str, Any], layer: int, num_experts: int) -> Experts:
+    """The experts' format in one layer: the checkpoint-wide one, or what an override for their names says.
+
+    vLLM's own parsers compare overrides with its module names (`mlp.experts`), which no checkpoint uses; here the
+    checkpoint's names are compared (`block_sparse_moe.experts.E.w1`). Experts of one layer that differ are refused.
+    """
+    base = read_int4(config)
+    overrides = _overrides(config)
+    if not overrides:
+        return Experts(base)
+    found: dict[tuple[Any, ...], str] = {}
+    for name in _names(layer, num_experts):
+        found.setdefault(_override_of(name, overrides, base), name)
+    if len(found) > 1:
+        (one, first), (other, second) = list(found.items())[:2]
+        raise UnsupportedCheckpoint(
+            f"quantization_config: {first} has (bits, group, sym) {one} and {second} {other}, "
+            "wanted one format for all experts of a layer"
+        )
+    ((bits, group, symmetric), name) = next(iter(found.items()))
+    if bits >= 16:
+        return Experts(None)
+    for field, got, good, wanted in (
+        ("bits", bits, bits == 4, "4 (or 16 for all experts of the layer)"),
+        ("sym", symmetric, symmetric is True, "true"),
+        ("group_size", group, group in GROUP_SIZES, " or ".join(map(str, GROUP_SIZES))),
+    ):
+        if not good:
+            raise UnsupportedCheckpoint(
+                f"quantization_config override of {name}: {field}: got {got!r}, wanted {wanted}"
+            )
+    return Experts(Int4Spec(base.method, int(group), base.zero_point))
+
+
+def _names(layer: int, num_experts: int) -> Iterable[str]:
+    for expert in range(num_experts):
+        for part in ("w1", "w3", "w2"):
+            yield f"model.layers.{layer}.block_sparse_moe.experts.{expert}.{part}"
+
+
+def _overrides(config: Mapping[str, Any]) -> list[tuple[str, bool, Mapping[str, Any]]]:
+    """(pattern, is a regular expression, fields) of AutoRound's extra_config or GPTQ's dynamic."""
+    if str(config.get("quant_method", "")).lower() == "gptq":
+        rows = []
+        for key, fields in (config.get("dynamic") or {}).items():
+            skipped = key.startswith("-:")
+            rows.append((key.removeprefix("-:").removeprefix("+:"), True, {"bits": 16} if skipped else fields))
+        return rows
+    extra = config.get("extra_config") or {}
+    # AutoRound writes plain module names and, for some models, regular expressions
+    return [(key, bool(re.search(r"[*+?^$()\[\]{}|\\]", key)), fields) for key, fields in extra.items()]
+
+
+def _override_of(name: str, overrides: list, base: Int4Spec) -> tuple[Any, ...]:
+    for pattern, regular, fields in overrides:
+        if _matches(pattern, regular, name):
+            return (fields.get("bits", 4), fields.get("group_size", base.group_size), fields.get("sym", True))
+    return (4, base.group_size, True)
+
+
+def _matches(pattern: str, regular: bool, name: str) -> bool:
+    if regular:
+        return _compiled(pattern).search(name) is not None
+    return name == pattern or name.startswith(pattern + ".") or name.endswith("." + pattern)
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise UnsupportedCheckpoint(
+            f"quantization_config override {pattern!r}: no regular expression: {error}"
+        ) from None

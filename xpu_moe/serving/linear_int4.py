@@ -1,0 +1,87 @@
+"""4-bit linears (q, k, v, o) on a CPU, where vLLM's INT4 linear kernels need AMX or AVX-512.
+
+They are dequantised once, after loading, to the model's dtype: the layer keeps 2 bytes a weight (bf16) instead of 0.53,
+and its product is the library's own. The report says so. Attention of MiniMax-M2 is 2.7 of its 229 G parameters.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from vllm.model_executor.layers.linear import LinearMethodBase
+from vllm.model_executor.parameter import GroupQuantScaleParameter, PackedvLLMParameter, RowvLLMParameter
+
+from xpu_moe.formats import gptq
+from xpu_moe.formats.quantization import Int4Spec
+from xpu_moe.serving import compat, tell
+from xpu_moe.serving.packing import PER_WORD, check_order, dense, plain_order, symmetric_zeros
+from xpu_moe.serving.report import Layer
+
+
+class DequantizedLinear(LinearMethodBase):
+    """A symmetric 4-bit linear that becomes a dense one when its weights are there."""
+
+    def __init__(self, spec: Int4Spec, prefix: str) -> None:
+        self.spec, self.prefix = spec, prefix
+
+    def create_weights(
+        self,
+        layer: torch.nn.Module,
+        input_size_per_partition: int,
+        output_partition_sizes: list[int],
+        input_size: int,
+        output_size: int,
+        params_dtype: torch.dtype,
+        **attributes: Any,
+    ) -> None:
+        depth, width, group = input_size_per_partition, sum(output_partition_sizes), self.spec.group_size
+        if depth % group:
+            raise ValueError(f"{self.prefix}: input size {depth} a rank, wanted a multiple of group_size {group}")
+        loader = attributes.get("weight_loader")
+        self.dtype = params_dtype
+        packed = {"input_dim": 0, "output_dim": 1, "packed_factor": PER_WORD, "weight_loader": loader}
+        parameters = {
+            "qweight": PackedvLLMParameter(
+                data=torch.empty(depth // PER_WORD, width, dtype=torch.int32), packed_dim=0, **packed
+            ),
+            "scales": GroupQuantScaleParameter(  # fp16 as stored, whatever the model's dtype is
+                data=torch.empty(depth // group, width, dtype=torch.float16),
+                input_dim=0,
+                output_dim=1,
+                weight_loader=loader,
+            ),
+            "qzeros": PackedvLLMParameter(
+                data=symmetric_zeros((depth // group, width // PER_WORD), self.spec.zero_point), packed_dim=1, **packed
+            ),
+        }
+        if compat.loads_g_idx():
+            parameters["g_idx"] = RowvLLMParameter(data=plain_order(depth, group), input_dim=0, weight_loader=loader)
+        for name, parameter in parameters.items():
+            layer.register_parameter(name, parameter)
+
+    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+        """Raises UnsupportedCheckpoint for real zero points or reordered rows."""
+        gptq.check_symmetric(f"{self.prefix}.qzeros", layer.qzeros.data, self.spec.zero_point)
+        if "g_idx" in layer._parameters:
+            check_order(f"{self.prefix}.g_idx", layer.g_idx.data, self.spec.group_size)
+        loaded = sum(p.numel() * p.element_size() for p in layer.parameters(recurse=False))
+        weight = dense(layer.qweight.data, layer.scales.data).to(self.dtype)
+        for name in ("qweight", "scales", "qzeros", "g_idx"):
+            layer._parameters.pop(name, None)
+        layer.register_parameter("weight", torch.nn.Parameter(weight, requires_grad=False))
+        kind = compat.device_kind()
+        tell.layer(
+            Layer(
+                kind="linear_int4",
+                case=f"N{weight.shape[0]} K{weight.shape[1]} g{self.spec.group_size} {self.dtype} on {kind}",
+                backend="dequantized",
+                reason="no 4-bit linear kernel in this vLLM build for this CPU: dense once, after loading",
+                bytes_loaded=loaded,
+                bytes_kept=weight.numel() * weight.element_size(),
+                first=self.prefix,
+            )
+        )
+
+    def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        return torch.nn.functional.linear(x, layer.weight, bias)
