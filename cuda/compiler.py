@@ -104,7 +104,7 @@ def compile_now(unit: Program, architecture: str) -> bytes:
         )
     print(f"xpu_moe: compiling {unit.name} for {architecture}", file=sys.stderr)
     if library is not None:
-        return _nvrtc(ctypes.CDLL(library), unit, architecture, includes)
+        return _nvrtc(_loaded(library), unit, architecture, includes)
     if nvcc is not None:
         return _nvcc(nvcc, unit, architecture)
     raise NoCompiler(f"{unit.name}: no NVRTC ({_where()}) and no nvcc on PATH; install torch's CUDA build or a toolkit")
@@ -184,6 +184,15 @@ def _nvrtc(library: ctypes.CDLL, unit: Program, architecture: str, includes: Seq
         return code.raw
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(handle))
+
+
+@cache
+def _loaded(library: str) -> ctypes.CDLL:
+    """NVRTC. It opens its built-ins by bare name, so those beside it are loaded first."""
+    for beside in Path(library).parent.glob("libnvrtc-builtins.so.*"):
+        if "alt" not in beside.name:
+            ctypes.CDLL(str(beside))
+    return ctypes.CDLL(library)
 
 
 def _text(library: ctypes.CDLL, handle: ctypes.c_void_p) -> str:

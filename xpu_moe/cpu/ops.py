@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 from xpu_moe.cpu.moe_u4 import GroupedByExpert
+from xpu_moe.cpu.moe_u4_routed import RoutedGroupedByExpert
 from xpu_moe.cpu.qk_rms import Apply, Partial
+from xpu_moe.cpu.route_and_quant_fp8 import Pair
 from xpu_moe.cpu.route_sigmoid_topk import SortedRows
 from xpu_moe.ops.contract import Backend
 
-BACKENDS: tuple[Backend, ...] = (GroupedByExpert(), SortedRows(), Partial("cpu_rms"), Apply("cpu_rms"))
+BACKENDS: tuple[Backend, ...] = (
+    GroupedByExpert(),
+    RoutedGroupedByExpert(),
+    SortedRows(),
+    Pair(),
+    Partial("cpu_rms"),
+    Apply("cpu_rms"),
+)

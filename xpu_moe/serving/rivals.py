@@ -19,7 +19,7 @@ def route_quant_pair(top_k: int, group_size: int, ue8m0: bool) -> Callable[..., 
         return f"not in this vLLM: {error}"
 
     def run(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor) -> None:
-        fused_topk_bias(x, logits, bias, top_k, True, scoring_func="sigmoid")
+        fused_topk_bias(x, logits, "sigmoid", bias, topk=top_k, renormalize=True)
         per_token_group_quant_fp8(x, group_size, use_ue8m0=ue8m0)
 
     return run

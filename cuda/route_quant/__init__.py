@@ -1,0 +1,1 @@
+"""Routing and activation quantisation in one launch (sm_89 and later)."""

@@ -1,0 +1,285 @@
+// Sigmoid + bias top-k of the router and e4m3 quantisation of the activations, in one launch.
+//
+// The grid is split by role: the first `route_blocks` blocks route one token a warp, the others quantise. Neither waits
+// for the other, so a call lasts as long as the longer of the two. No header is needed (NVRTC without include paths).
+//
+//   route: a lane holds PER_LANE neighbouring experts, sorted once by falling key; then TOP_K rounds of one
+//          `redux.sync` over the lanes' heads and one vote. Lanes are in expert order and the sort is stable, so equal
+//          keys go to the lowest expert.
+//   quant: LANES lanes share a group of GROUP values, 16 values a lane as two runs of 8 (16-byte loads, 8-byte stores).
+//
+// Defines: EXPERTS, TOP_K, PER_LANE, HIDDEN, PADDED, GROUP, UNROLL, X_TYPE / LOGITS_TYPE / BIAS_TYPE (0 float32,
+// 1 bfloat16, 2 float16, bias also -1 = none), RENORMALIZE, UE8M0, VECTOR (x and q allow 16- and 8-byte access),
+// LOGITS_VECTOR (a lane's logits and bias allow 16-byte access; float32 only).
+
+typedef unsigned char u8;
+typedef unsigned int u32;
+typedef unsigned short u16;
+
+constexpr int WARPS = 4;
+constexpr u32 ALL = 0xffffffffu;
+constexpr int TAKEN = (int)0x80000000;     // below every key: already selected, or no such expert
+constexpr int UNUSABLE = TAKEN + 1;        // a NaN logit: selected only when nothing else is left
+constexpr int LOWEST = (int)0x807fffff;    // the key of -inf
+constexpr int LANES = GROUP / 16;          // lanes that share one group
+constexpr int GROUPS = (PADDED + GROUP - 1) / GROUP;
+
+template <int TYPE> __device__ __forceinline__ float widen(const void* base, long long index) {
+    if constexpr (TYPE == 0) {
+        return ((const float*)base)[index];
+    } else if constexpr (TYPE == 1) {
+        return __uint_as_float((u32)((const u16*)base)[index] << 16);
+    } else {
+        float value;
+        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(((const u16*)base)[index]));
+        return value;
+    }
+}
+
+__device__ __forceinline__ void widen_pair(u32 packed, float& low, float& high) {
+    if constexpr (X_TYPE == 1) {
+        low = __uint_as_float(packed << 16);
+        high = __uint_as_float(packed & 0xffff0000u);
+    } else {
+        asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
+            : "=f"(low), "=f"(high) : "r"(packed));
+    }
+}
+
+// Signed integers that sort as the floats do.
+__device__ __forceinline__ int sortable(float value) {
+    int bits = __float_as_int(value);
+    return bits ^ ((bits >> 31) & 0x7fffffff);
+}
+
+__device__ void route(const void* logits, long long logits_stride, const void* bias, float* weights, int* ids, int token,
+                      float scale, int lane, float* scores, u16* chosen) {
+    float logit[PER_LANE];
+#if BIAS_TYPE >= 0
+    float offset[PER_LANE];
+#endif
+    const long long row = token * logits_stride;
+#if LOGITS_VECTOR
+    for (int i = 0; i < PER_LANE; i += 4) {
+        *(float4*)&logit[i] = *(const float4*)((const float*)logits + row + lane * PER_LANE + i);
+#if BIAS_TYPE == 0
+        *(float4*)&offset[i] = *(const float4*)((const float*)bias + lane * PER_LANE + i);
+#endif
+    }
+#else
+    #pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) {
+        int expert = lane * PER_LANE + i;
+        logit[i] = expert < EXPERTS ? widen<LOGITS_TYPE>(logits, row + expert) : 0.0f;
+#if BIAS_TYPE >= 0
+        offset[i] = expert < EXPERTS ? widen<BIAS_TYPE>(bias, expert) : 0.0f;
+#endif
+    }
+#endif
+    int key[PER_LANE], index[PER_LANE];
+    #pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) {
+        // The correctly rounded reciprocal of 1 + e^-x: the same bits as torch.sigmoid, whose ids must be met exactly.
+        float score = __frcp_rn(1.0f + expf(-logit[i]));
+        bool usable = logit[i] == logit[i];
+        score = usable ? score : 0.0f;
+        scores[lane * PER_LANE + i] = score;
+#if BIAS_TYPE >= 0
+        float choice = score + offset[i];
+#else
+        float choice = score;
+#endif
+        key[i] = choice == choice ? sortable(choice) : LOWEST;
+        key[i] = usable ? key[i] : UNUSABLE;
+        key[i] = lane * PER_LANE + i < EXPERTS ? key[i] : TAKEN;
+        index[i] = lane * PER_LANE + i;
+    }
+    // Odd-even transposition swaps neighbours only, and only on a strict difference: stable.
+    #pragma unroll
+    for (int round = 0; round < PER_LANE; ++round) {
+        #pragma unroll
+        for (int i = round & 1; i + 1 < PER_LANE; i += 2) {
+            bool swap = key[i + 1] > key[i];
+            int high = max(key[i], key[i + 1]), low = min(key[i], key[i + 1]);
+            int first = swap ? index[i + 1] : index[i], second = swap ? index[i] : index[i + 1];
+            key[i] = high, key[i + 1] = low, index[i] = first, index[i + 1] = second;
+        }
+    }
+    const u32 before = (1u << lane) - 1;
+    #pragma unroll
+    for (int slot = 0; slot < TOP_K; ++slot) {
+        int best = __reduce_max_sync(ALL, key[0]);
+        u32 equal = __ballot_sync(ALL, key[0] == best);
+        bool mine = key[0] == best && (equal & before) == 0;
+        if (mine) chosen[slot] = (u16)index[0];
+        #pragma unroll
+        for (int i = 0; i + 1 < PER_LANE; ++i) {
+            key[i] = mine ? key[i + 1] : key[i];
+            index[i] = mine ? index[i + 1] : index[i];
+        }
+        key[PER_LANE - 1] = mine ? TAKEN : key[PER_LANE - 1];
+    }
+    __syncwarp();
+    float total = 0.0f, score = 0.0f;
+    int id = 0;
+    #pragma unroll
+    for (int slot = 0; slot < TOP_K; ++slot) {   // every lane, in the order of choice: one fixed sum
+        int expert = chosen[slot];
+        float value = scores[expert];
+        total += value;
+        if (slot == lane) score = value, id = expert;
+    }
+    if (lane < TOP_K) {
+#if RENORMALIZE
+        score = __fdiv_rn(score, total + 1e-20f);
+#endif
+        weights[(long long)token * TOP_K + lane] = score * scale;
+        ids[(long long)token * TOP_K + lane] = id;
+    }
+}
+
+#if __CUDA_ARCH__ >= 890
+__device__ __forceinline__ u32 e4m3_pair(float low, float high) {
+    u16 packed;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
+    return packed;
+}
+
+// x / s, correctly rounded, from r = 1 / s correctly rounded (Markstein): three instructions instead of a division.
+// The remainder can only underflow where the quotient is far below e4m3's smallest number.
+__device__ __forceinline__ float divide(float x, float s, float r) {
+    float quotient = x * r;
+    return fmaf(fmaf(-quotient, s, x), r, quotient);
+}
+
+__device__ __forceinline__ void scale_of(float largest, float& s, float& r) {
+    s = __fdiv_rn(fmaxf(largest, 1e-10f), 448.0f);
+#if UE8M0
+    s = __uint_as_float((__float_as_uint(s) + 0x007fffffu) & 0xff800000u);   // the power of two at or above
+#endif
+    r = __frcp_rn(s);
+}
+
+#if VECTOR
+constexpr int WORDS = X_TYPE == 0 ? 8 : 4;   // registers of 8 values
+
+struct Run { u32 word[WORDS]; };
+
+__device__ __forceinline__ Run load_run(const void* x, long long at, bool valid) {
+    Run run;
+    const u32* from = (const u32*)x + (X_TYPE == 0 ? at : at / 2);
+    #pragma unroll
+    for (int i = 0; i < WORDS; i += 4) {
+        uint4 part = valid ? *(const uint4*)(from + i) : make_uint4(0, 0, 0, 0);
+        run.word[i] = part.x, run.word[i + 1] = part.y, run.word[i + 2] = part.z, run.word[i + 3] = part.w;
+    }
+    return run;
+}
+
+__device__ __forceinline__ void unpack(const Run& run, float* value) {
+    #pragma unroll
+    for (int i = 0; i < WORDS; ++i) {
+        if constexpr (X_TYPE == 0) value[i] = __uint_as_float(run.word[i]);
+        else widen_pair(run.word[i], value[2 * i], value[2 * i + 1]);
+    }
+}
+#endif
+
+__device__ __forceinline__ void quantise(const float* value, float s, float r, u32* code) {
+    if (r == 0.0f) {   // an infinite scale: finite values become 0, infinities NaN
+        #pragma unroll
+        for (int i = 0; i < 4; ++i)
+            code[i] = e4m3_pair(value[4 * i] * r, value[4 * i + 1] * r) |
+                      e4m3_pair(value[4 * i + 2] * r, value[4 * i + 3] * r) << 16;
+        return;
+    }
+    #pragma unroll
+    for (int i = 0; i < 4; ++i)
+        code[i] = e4m3_pair(divide(value[4 * i], s, r), divide(value[4 * i + 1], s, r)) |
+                  e4m3_pair(divide(value[4 * i + 2], s, r), divide(value[4 * i + 3], s, r)) << 16;
+}
+
+__device__ __forceinline__ float group_max(const float* value) {
+    float largest = 0.0f;
+    #pragma unroll
+    for (int i = 0; i < 16; ++i) largest = fmaxf(largest, fabsf(value[i]));
+    #pragma unroll
+    for (int step = LANES / 2; step > 0; step >>= 1) largest = fmaxf(largest, __shfl_xor_sync(ALL, largest, step));
+    return largest;
+}
+
+__device__ void quantise_groups(const void* x, long long x_stride, u8* q, long long q_stride, float* scales,
+                                long long scale_row, long long scale_group, u32 total, u32 first, int lane) {
+    constexpr u32 STEP = WARPS * (32 / LANES);
+    const u32 own = first + lane / LANES;
+    const int part = lane % LANES;
+#if VECTOR
+    Run run[UNROLL][2];
+    #pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+        u32 group = own + u * STEP, row = group / GROUPS;
+        int column = (int)(group % GROUPS) * GROUP + part * 8;
+        bool inside = group < total;
+        run[u][0] = load_run(x, row * x_stride + column, inside && column < HIDDEN);
+        run[u][1] = load_run(x, row * x_stride + column + GROUP / 2, inside && column + GROUP / 2 < HIDDEN);
+    }
+#endif
+    #pragma unroll
+    for (int u = 0; u < UNROLL; ++u) {
+        u32 group = own + u * STEP, row = group / GROUPS;
+        int start = (int)(group % GROUPS) * GROUP;
+        float value[16], s, r;
+        u32 code[4];
+#if VECTOR
+        unpack(run[u][0], value);
+        unpack(run[u][1], value + 8);
+#else
+        #pragma unroll
+        for (int i = 0; i < 16; ++i) {
+            int column = start + part * 8 + (i & 7) + (i >> 3) * (GROUP / 2);
+            value[i] = group < total && column < HIDDEN ? widen<X_TYPE>(x, row * x_stride + column) : 0.0f;
+        }
+#endif
+        scale_of(group_max(value), s, r);
+        quantise(value, s, r, code);
+        if (group >= total) continue;
+        u8* to = q + row * q_stride + start + part * 8;
+#if VECTOR
+        if (start + part * 8 < PADDED) *(uint2*)to = make_uint2(code[0], code[1]);
+        if (start + part * 8 + GROUP / 2 < PADDED) *(uint2*)(to + GROUP / 2) = make_uint2(code[2], code[3]);
+#else
+        #pragma unroll
+        for (int i = 0; i < 16; ++i) {
+            int offset = (i & 7) + (i >> 3) * (GROUP / 2);
+            if (start + part * 8 + offset < PADDED) to[offset] = (u8)(code[i / 4] >> (8 * (i % 4)));
+        }
+#endif
+        if (part == 0) scales[row * scale_row + (long long)(start / GROUP) * scale_group] = s;
+    }
+}
+
+#endif
+
+extern "C" __global__ void __launch_bounds__(WARPS * 32)
+route_quant(const void* x, const void* logits, const void* bias, float* weights, int* ids, u8* q, float* scales,
+            int tokens, int route_blocks, long long x_stride, long long logits_stride, long long q_stride,
+            long long scale_row, long long scale_group, float scale) {
+    __shared__ __align__(16) float scores[WARPS][32 * PER_LANE];
+    __shared__ u16 chosen[WARPS][TOP_K];
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    // Under a programmatic launch: nothing is read or written before the grid before this one has finished.
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+    if ((int)blockIdx.x < route_blocks) {
+        int token = blockIdx.x * WARPS + warp;
+        if (token < tokens)
+            route(logits, logits_stride, bias, weights, ids, token, scale, lane, scores[warp], chosen[warp]);
+        return;
+    }
+#if __CUDA_ARCH__ >= 890   // below there is no conversion to e4m3: such a device gets the routing blocks only
+    u32 first = ((blockIdx.x - route_blocks) * (UNROLL * WARPS) + warp) * (32 / LANES);
+    quantise_groups(x, x_stride, q, q_stride, scales, scale_row, scale_group, (u32)tokens * GROUPS, first, lane);
+#endif
+}

@@ -1,0 +1,127 @@
+"""Routing and activation quantisation: one call against its two halves as launches of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+
+from xpu_moe.bench import timing
+from xpu_moe.bench.report import Row
+from xpu_moe.bench.suite import Setting
+from xpu_moe.cpu.route_and_quant_fp8 import quantize
+from xpu_moe.cpu.route_sigmoid_topk import route
+from xpu_moe.ops.route_and_quant_fp8 import Options, Routed, empty, route_and_quant_fp8, selection
+from xpu_moe.serving.rivals import route_quant_pair
+
+HELP = "route_and_quant_fp8: sigmoid top-k and e4m3 group quantisation in one launch"
+
+HIDDEN, EXPERTS, TOP_K = 3072, 256, 8  # MiniMax-M2
+_TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+_SMALL = (1, 16, 64)
+_SETS = 4  # input sets of a timing, each with random values of its own
+
+
+@dataclass(frozen=True)
+class Inputs:
+    x: torch.Tensor
+    logits: torch.Tensor
+    bias: torch.Tensor
+    out: Routed
+
+
+def inputs(kind: str, tokens: int, options: Options, seed: int) -> Inputs:
+    """Random arguments and outputs of one call."""
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(tokens, HIDDEN, generator=draw).to(torch.bfloat16).to(kind)
+    logits = torch.randn(tokens, EXPERTS, generator=draw).to(kind)
+    bias = (torch.randn(EXPERTS, generator=draw) * 0.1).to(kind)
+    return Inputs(x, logits, bias, empty(x, options))
+
+
+def errors(found: Routed, given: Inputs, options: Options) -> dict[str, float]:
+    """Deviations from torch on the same device: ids and codes that differ, largest weight and scale error."""
+    weights, ids = route(given.logits, given.bias, options.top_k, options.renormalize, options.scale)
+    codes, scales = quantize(given.x, options.group_size, options.scale_ue8m0, options.padded_hidden_size)
+    return {
+        "ids": float((found.topk_ids != ids).sum()),
+        "weights": float((found.topk_weights - weights).abs().max()),
+        "codes": float((found.x_q.view(torch.uint8) != codes.view(torch.uint8)).sum()),
+        "scales": float((found.x_scale - scales).abs().max()),
+    }
+
+
+def moved(tokens: int) -> float:
+    """Bytes: x and logits read once; codes, scales, weights and ids written once."""
+    return tokens * (HIDDEN * 2 + EXPERTS * 4 + HIDDEN + HIDDEN // 128 * 4 + TOP_K * 8) + EXPERTS * 4.0
+
+
+def rows(setting: Setting) -> Iterator[Row]:
+    """One row for each M and scale format; the eager time (allocating its outputs) stands in `extra`."""
+    for tokens in setting.sizes(_TOKENS, _SMALL):
+        for ue8m0 in (False, True) if tokens in (16, 1024) else (False,):
+            yield _row(setting, tokens, Options(TOP_K, scale_ue8m0=ue8m0))
+
+
+def _row(setting: Setting, tokens: int, options: Options) -> Row:
+    sets = [inputs(setting.kind, tokens, options, setting.seed + 1000 * tokens + i) for i in range(_SETS)]
+    chosen = selection(sets[0].x, sets[0].logits, options)
+
+    def calls(function: Callable) -> list[timing.Call]:
+        return [lambda s=s: function(s) for s in sets]
+
+    def call(s: Inputs) -> object:
+        return route_and_quant_fp8(s.x, s.logits, s.bias, TOP_K, scale_ue8m0=options.scale_ue8m0, out=s.out)
+
+    def allocating(s: Inputs) -> object:
+        return route_and_quant_fp8(s.x, s.logits, s.bias, TOP_K, scale_ue8m0=options.scale_ue8m0)
+
+    for given in sets:
+        for tensor in given.out:
+            tensor.view(torch.uint8).fill_(0x55)  # an element that nobody writes shows
+        call(given)
+    worst = [errors(given.out, given, options) for given in sets]
+    found = timing.measure(setting.kind, calls(call), rounds=setting.rounds)
+    eager = timing.eager(setting.kind, calls(allocating), rounds=setting.rounds)
+    return Row(
+        suite="route_quant",
+        name="route_quant" + (" ue8m0" if options.scale_ue8m0 else ""),
+        shape=f"M {tokens} H {HIDDEN} E {EXPERTS}",
+        timing=found,
+        moved=moved(tokens),
+        floor_us=setting.ceiling.floor_us(moved(tokens)),
+        rivals=_rivals(setting, sets, options),
+        errors={name: max(found[name] for found in worst) for name in worst[0]},
+        backend=chosen.name,
+        reason=chosen.reason,
+        extra={"eager_us": eager.us, "tokens": tokens},
+    )
+
+
+def _rivals(setting: Setting, sets: list[Inputs], options: Options) -> dict[str, float | str]:
+    rounds = setting.rounds
+    if setting.kind == "cuda":
+        from xpu_moe.cuda.route_quant import launch
+
+        halves = [launch.runner(sets[0].x, sets[0].logits, sets[0].bias, options, parts=p) for p in ("route", "quant")]
+        pair = [lambda s=s: [half(s.x, s.logits, s.bias, s.out) for half in halves] for s in sets]
+    else:
+
+        def both(s: Inputs) -> None:
+            route(s.logits, s.bias, options.top_k, options.renormalize, options.scale)
+            quantize(s.x, options.group_size, options.scale_ue8m0)
+
+        pair = [lambda s=s: both(s) for s in sets]
+    return {"two launches": timing.measure(setting.kind, pair, rounds=rounds).us, "vllm": _vllm(setting, sets, options)}
+
+
+def _vllm(setting: Setting, sets: list[Inputs], options: Options) -> float | str:
+    """vLLM's own pair on this device, where it is installed with CUDA kernels."""
+    if setting.kind != "cuda":
+        return "not run on a CPU"
+    run = route_quant_pair(TOP_K, options.group_size, options.scale_ue8m0)
+    if isinstance(run, str):
+        return run
+    calls = [lambda s=s: run(s.x, s.logits, s.bias) for s in sets]
+    return timing.measure(setting.kind, calls, rounds=setting.rounds).us

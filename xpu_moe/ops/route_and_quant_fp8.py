@@ -1,0 +1,231 @@
+"""`route_and_quant_fp8`: the router's top-k and the e4m3 quantisation of the activations, in one call.
+
+Routing is `route_sigmoid_topk`'s (same choice, ties and odd inputs). Quantisation is per token and per group of
+`group_size` values along the hidden size:
+
+    s = max(amax, 1e-10) / 448             amax over the group's valid values, NaN ignored
+    s = the power of two at or above s     with `scale_ue8m0`, taken from the bits
+    q = e4m3(x / s)                        a true division, round to nearest even
+
+Defined for every input: a NaN becomes the e4m3 NaN 0x7f; a group with an infinity has scale inf, its finite values
+code 0, the infinities NaN. The hidden size need be no multiple of the group: the last group's scale is taken over its
+valid values. With `padded_hidden_size`, columns beyond the hidden size hold code 0, and their groups the scale of 0.
+Formula: vLLM's per_token_group_quant_fp8 (eps 1e-10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from xpu_moe import device
+from xpu_moe.ops import checks
+from xpu_moe.ops.contract import Case, Selection, select
+from xpu_moe.ops.library import define
+from xpu_moe.ops.route_sigmoid_topk import check as check_route
+
+FP8_MAX = 448.0
+EPSILON = 1e-10
+GROUP_SIZES = (32, 64, 128, 256)
+# row: [M, G] contiguous. column_tma: [M, G] with stride (1, M rounded up to 4), what block-scale GEMMs with TMA read.
+SCALE_LAYOUTS = ("row", "column_tma")
+_TMA_ROWS = 4  # a TMA stride is a multiple of 16 bytes: 4 float32
+_FLOATS = (torch.bfloat16, torch.float16, torch.float32)
+
+
+class Routed(NamedTuple):
+    """What the operator writes: topk_weights float32 [M, k], topk_ids int32 [M, k], x_q e4m3 [M, padded hidden size],
+    x_scale float32 [M, groups] in the order that `scale_layout` names."""
+
+    topk_weights: torch.Tensor
+    topk_ids: torch.Tensor
+    x_q: torch.Tensor
+    x_scale: torch.Tensor
+
+
+class Options(NamedTuple):
+    """The keywords of a call, hashable."""
+
+    top_k: int
+    renormalize: bool = True
+    scale: float = 1.0
+    group_size: int = 128
+    scale_layout: str = "row"
+    scale_ue8m0: bool = False
+    padded_hidden_size: int = 0
+
+    def padded(self, hidden_size: int) -> int:
+        """Columns of x_q."""
+        return self.padded_hidden_size or hidden_size
+
+    def groups(self, hidden_size: int) -> int:
+        """Columns of x_scale."""
+        return -(-self.padded(hidden_size) // self.group_size)
+
+
+Runner = Callable[[torch.Tensor, torch.Tensor, "torch.Tensor | None", "Routed | None"], Routed]
+
+
+def case_of(x: torch.Tensor, logits: torch.Tensor, options: Options) -> Case:
+    """The `Case` of a call: `scheme` tells the scales' format, `layout` their order."""
+    kind = x.device.type
+    return Case(
+        op="route_and_quant_fp8",
+        device=kind,
+        architecture=device.architecture(kind),
+        dtype=checks.dtype_name(x),
+        tokens=x.shape[0],
+        min_tokens=x.shape[0],
+        hidden_size=x.shape[1],
+        num_experts=logits.shape[1],
+        top_k=options.top_k,
+        group_size=options.group_size,
+        scheme="ue8m0" if options.scale_ue8m0 else "fp32",
+        layout=options.scale_layout,
+    )
+
+
+def check(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, options: Options) -> None:
+    """Raise BadArgument unless the arguments fit together."""
+    checks.require(x.dim() == 2, "x.dim()", x.dim(), 2)
+    checks.dtype("x", x, *_FLOATS)
+    check_route(logits, bias, options.top_k)
+    checks.require(logits.shape[0] == x.shape[0], "logits.shape[0]", logits.shape[0], f"{x.shape[0]}, the rows of x")
+    checks.same_device({"x": x, "logits": logits})
+    for name, tensor in (("x", x), ("logits", logits)):
+        wanted = "1: rows may be strided, columns may not; call .contiguous()"
+        checks.require(tensor.shape[1] <= 1 or tensor.stride(1) == 1, f"{name}.stride(1)", tensor.stride(1), wanted)
+    if bias is not None:
+        checks.require(bias.stride(0) == 1 or len(bias) <= 1, "bias.stride(0)", bias.stride(0), 1)
+    checks.require(
+        options.group_size in GROUP_SIZES, "group_size", options.group_size, " or ".join(map(str, GROUP_SIZES))
+    )
+    checks.require(
+        options.scale_layout in SCALE_LAYOUTS, "scale_layout", repr(options.scale_layout), " or ".join(SCALE_LAYOUTS)
+    )
+    hidden, padded = x.shape[1], options.padded(x.shape[1])
+    checks.require(hidden >= 1, "x.shape[1]", hidden, "at least 1")
+    checks.require(padded >= hidden, "padded_hidden_size", padded, f"at least the hidden size {hidden}")
+
+
+def empty(x: torch.Tensor, options: Options) -> Routed:
+    """The output tensors of a call, uninitialised."""
+    tokens, hidden = x.shape
+    groups = options.groups(hidden)
+    if options.scale_layout == "row":
+        scales = torch.empty((tokens, groups), dtype=torch.float32, device=x.device)
+    else:
+        rows = -(-tokens // _TMA_ROWS) * _TMA_ROWS
+        scales = torch.empty_strided((rows, groups), (1, rows), dtype=torch.float32, device=x.device)[:tokens]
+    return Routed(
+        torch.empty((tokens, options.top_k), dtype=torch.float32, device=x.device),
+        torch.empty((tokens, options.top_k), dtype=torch.int32, device=x.device),
+        torch.empty((tokens, options.padded(hidden)), dtype=torch.float8_e4m3fn, device=x.device),
+        scales,
+    )
+
+
+def check_out(x: torch.Tensor, options: Options, out: Routed) -> None:
+    """Raise BadArgument unless `out` is what `empty` would make (x_scale's and x_q's rows may be strided)."""
+    tokens, groups = x.shape[0], options.groups(x.shape[1])
+    checks.shape("out.topk_weights", out.topk_weights, (tokens, options.top_k))
+    checks.shape("out.topk_ids", out.topk_ids, (tokens, options.top_k))
+    checks.shape("out.x_q", out.x_q, (tokens, options.padded(x.shape[1])))
+    checks.shape("out.x_scale", out.x_scale, (tokens, groups))
+    checks.dtype("out.topk_weights", out.topk_weights, torch.float32)
+    checks.dtype("out.topk_ids", out.topk_ids, torch.int32)
+    checks.dtype("out.x_q", out.x_q, torch.float8_e4m3fn)
+    checks.dtype("out.x_scale", out.x_scale, torch.float32)
+    for name, tensor in out._asdict().items():
+        checks.same_device({"x": x, f"out.{name}": tensor})
+    for name in ("topk_weights", "topk_ids"):
+        checks.require(getattr(out, name).is_contiguous(), f"out.{name}", "strided", "contiguous")
+    if tokens and groups > 1:
+        wanted = (groups, 1) if options.scale_layout == "row" else (1, -(-tokens // _TMA_ROWS) * _TMA_ROWS)
+        strides = out.x_scale.stride()
+        good = strides[1] == 1 if options.scale_layout == "row" else strides == wanted
+        checks.require(good, "out.x_scale.stride()", strides, f"{wanted}, the {options.scale_layout} layout")
+
+
+def selection(x: torch.Tensor, logits: torch.Tensor, options: Options) -> Selection:
+    """Which backend a call takes, and why."""
+    return select(case_of(x, logits, options))
+
+
+# What was checked and selected before: the eager path pays for neither again.
+_RUNNERS: dict[tuple, Runner] = {}
+
+
+def _runner(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, options: Options) -> Runner:
+    key = (
+        x.shape, x.stride(), x.dtype, x.device, logits.shape, logits.stride(), logits.dtype, logits.device,
+        None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device), options,
+    )  # fmt: skip
+    found = _RUNNERS.get(key)
+    if found is None:
+        check(x, logits, bias, options)
+        backend = selection(x, logits, options).backend
+        found = backend.bind(x, logits, bias, options)  # type: ignore[attr-defined]
+        if len(_RUNNERS) >= 4096:
+            _RUNNERS.clear()
+        _RUNNERS[key] = found
+    return found
+
+
+def route_and_quant_fp8(
+    x: torch.Tensor,
+    logits: torch.Tensor,
+    bias: torch.Tensor | None,
+    top_k: int,
+    *,
+    renormalize: bool = True,
+    scale: float = 1.0,
+    group_size: int = 128,
+    scale_layout: str = "row",
+    scale_ue8m0: bool = False,
+    padded_hidden_size: int = 0,
+    out: Routed | None = None,
+) -> Routed:
+    """Route M tokens and quantise them.
+
+    x [M, H] bf16/fp16/fp32 and logits [M, E] fp32/fp16/bf16, rows may be strided; bias [E] or None. Returns `Routed`
+    (in `out` where given). `padded_hidden_size` (0 = H) is the number of columns of x_q. Raises BadArgument for
+    arguments that do not fit, NoBackend when none serves the case.
+    """
+    options = Options(top_k, renormalize, scale, group_size, scale_layout, scale_ue8m0, padded_hidden_size)
+    if type(x) is torch.Tensor and not torch.compiler.is_compiling():
+        runner = _runner(x, logits, bias, options)
+        if out is not None:
+            check_out(x, options, out)
+        return runner(x, logits, bias, out)
+    check(x, logits, bias, options)
+    if out is None:
+        return Routed(*torch.ops.xpu_moe.route_and_quant_fp8(x, logits, bias, *options))
+    check_out(x, options, out)
+    torch.ops.xpu_moe.route_and_quant_fp8_out(x, logits, bias, *options, *out)
+    return out
+
+
+def _run(x, logits, bias, *options):
+    given = Options(*options)
+    return tuple(_runner(x, logits, bias, given)(x, logits, bias, None))
+
+
+def _run_out(x, logits, bias, *rest):
+    given = Options(*rest[: len(Options._fields)])
+    _runner(x, logits, bias, given)(x, logits, bias, Routed(*rest[len(Options._fields) :]))
+
+
+_ARGUMENTS = (
+    "Tensor x, Tensor logits, Tensor? bias, int top_k, bool renormalize, float scale, int group_size, "
+    "str scale_layout, bool scale_ue8m0, int padded_hidden_size"
+)
+_OUT = "Tensor(a!) topk_weights, Tensor(b!) topk_ids, Tensor(c!) x_q, Tensor(d!) x_scale"
+define(
+    f"route_and_quant_fp8({_ARGUMENTS}) -> (Tensor, Tensor, Tensor, Tensor)",
+    lambda x, logits, bias, *options: tuple(empty(x, Options(*options))),
+    _run,
+)
+define(f"route_and_quant_fp8_out({_ARGUMENTS}, {_OUT}) -> ()", lambda *arguments: None, _run_out)
