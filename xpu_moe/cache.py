@@ -19,14 +19,19 @@ class UnsafeCache(RuntimeError):
 
 def folder(*parts: str) -> Path:
     """The cache folder (XPU_MOE_CACHE, else XDG's), or a folder in it; made with mode 0700. Raises UnsafeCache."""
-    chosen = read.text("XPU_MOE_CACHE")
-    root = Path(chosen) if chosen else Path(read.text("XDG_CACHE_HOME") or Path.home() / ".cache") / "xpu_moe"
-    path = root.expanduser().absolute()
+    path = location()
     _private(path)
     for part in parts:
         path = path / part
         _private(path)
     return path
+
+
+def location(*parts: str) -> Path:
+    """Where `folder(*parts)` is; nothing is made or checked."""
+    chosen = read.text("XPU_MOE_CACHE")
+    root = Path(chosen) if chosen else Path(read.text("XDG_CACHE_HOME") or Path.home() / ".cache") / "xpu_moe"
+    return root.expanduser().absolute().joinpath(*parts)
 
 
 def _private(path: Path) -> None:

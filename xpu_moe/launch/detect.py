@@ -1,0 +1,81 @@
+"""Which device does this machine have? Read from /sys, without torch: nothing is installed yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+_DISPLAY_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
+_INTEL, _NVIDIA = "0x8086", "0x10de"
+# Discrete Intel GPUs by the start of their PCI id. An integrated GPU has none of these and is not served from.
+# Source: the device tables of the Linux drivers xe and i915.
+_INTEL_CARDS = (
+    ("0xe2", "Arc B-series (Battlemage)"),
+    ("0x56", "Arc A-series (Alchemist)"),
+    ("0x0bd", "Data Center GPU Max"),
+    ("0x0b6", "Data Center GPU Max"),
+)
+
+
+@dataclass(frozen=True)
+class Found:
+    """The kind to serve on, how many cards of it, and what was seen in words (`notes`: seen, but not used)."""
+
+    kind: str
+    count: int
+    why: str
+    notes: tuple[str, ...] = ()
+
+
+def detect(wanted: str | None = None, root: Path = Path("/")) -> Found:
+    """The device to serve on: Intel cards first, then NVIDIA, then the CPU. `wanted` (a flag) decides where given."""
+    cards, notes = _cards(root)
+    counts = {kind: len(found) for kind, found in cards.items()}
+    if wanted:
+        return Found(wanted, max(counts.get(wanted, 0), 1), "flag --device", tuple(notes))
+    for kind in ("xpu", "cuda"):
+        if cards[kind]:
+            return Found(kind, len(cards[kind]), f"{len(cards[kind])} x {cards[kind][0]}", tuple(notes))
+    return Found("cpu", 1, "no accelerator with a driver was found", tuple(notes))
+
+
+def _cards(root: Path) -> tuple[dict[str, list[str]], list[str]]:
+    cards: dict[str, list[str]] = {"xpu": [], "cuda": []}
+    notes: list[str] = []
+    try:
+        slots = sorted((root / "sys/bus/pci/devices").iterdir())
+    except OSError:
+        return cards, ["/sys/bus/pci/devices cannot be read: no accelerator can be seen"]
+    for slot in slots:
+        vendor, device, function = (_read(slot / name) for name in ("vendor", "device", "class"))
+        if not function.startswith(_DISPLAY_CLASSES):
+            continue
+        driver = (slot / "driver").resolve().name if (slot / "driver").exists() else ""
+        kind, name = _name(vendor, device)
+        if not kind:
+            if vendor == _INTEL:
+                notes.append(f"{slot.name}: integrated Intel graphics ({device}) is not used")
+        elif not driver or driver == "vfio-pci":
+            notes.append(f"{slot.name}: {name} ({device}) has no driver ({driver or 'none'} bound): not used")
+        else:
+            cards[kind].append(f"{name} ({device}, driver {driver})")
+    if not cards["cuda"] and (root / "proc/driver/nvidia/gpus").is_dir():  # a virtual machine may hide the PCI slot
+        cards["cuda"] = [f"NVIDIA GPU ({gpu.name})" for gpu in sorted((root / "proc/driver/nvidia/gpus").iterdir())]
+    return cards, notes
+
+
+def _name(vendor: str, device: str) -> tuple[str, str]:
+    if vendor == _NVIDIA:
+        return "cuda", "NVIDIA GPU"
+    if vendor == _INTEL:
+        for start, name in _INTEL_CARDS:
+            if device.startswith(start):
+                return "xpu", name
+    return "", ""
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii", errors="replace").strip().lower()
+    except OSError:
+        return ""

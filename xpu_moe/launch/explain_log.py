@@ -1,0 +1,73 @@
+"""`python -m xpu_moe.launch explain-log FILE [--json]`: what a finished log means, root cause first.
+
+Exit codes: 0 nothing found or only notes, 1 warnings, 2 errors, 64 the file cannot be read.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from xpu_moe.doctor.finding import ORDER
+from xpu_moe.doctor.logfile import NotALog, explain_file
+from xpu_moe.doctor.logs import Explanation
+from xpu_moe.doctor.phases import describe
+
+HELP = "what a finished log means, root cause first"
+UNREADABLE = 64
+_TELL_EVERY = 256 << 20
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run the subcommand; returns its exit code."""
+    parser = argparse.ArgumentParser(prog="python -m xpu_moe.launch explain-log", description=HELP)
+    parser.add_argument("file", type=Path, help="a log of vLLM, of this launcher, or of dmesg; .gz is read too")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    arguments = parser.parse_args(argv)
+    try:
+        explanation = explain_file(arguments.file, _Progress())
+    except (OSError, EOFError, NotALog) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        print(f"explain-log: {str(arguments.file)!r}: {reason}; give it the text of a log", file=sys.stderr)
+        return UNREADABLE
+    if arguments.json:
+        print(json.dumps(explanation.as_dict(), ensure_ascii=True))
+    else:
+        print("\n".join(_lines(explanation)))
+    return max((2 - ORDER[finding.severity] for finding in explanation.findings), default=0)
+
+
+class _Progress:
+    """One line on stderr for each 256 MiB."""
+
+    def __init__(self) -> None:
+        self._told = 0
+
+    def __call__(self, done: int, size: int) -> None:
+        if done - self._told >= _TELL_EVERY:
+            self._told = done
+            print(f"explain-log: {done >> 20} of {size >> 20} MiB", file=sys.stderr)
+
+
+def _lines(explanation: Explanation) -> list[str]:
+    out = []
+    for number, finding in enumerate(explanation.findings):
+        if finding.severity == "info" and number:
+            continue
+        times = f", {finding.count} times" if finding.count > 1 else ""
+        out += [
+            f"{'likely cause' if not number else 'also'}: {finding.title} [{finding.about}]",
+            f"   line {finding.line}{times}: {finding.text}",
+            f"   {finding.why}",
+            f"   do: {finding.fix}",
+        ]
+    if explanation.stuck:
+        out.append(f"never ended: phase {explanation.stuck} ({describe(explanation.stuck)})")
+    elif explanation.phases:
+        out.append("the server came up")
+    if not explanation.findings:
+        out.append(f"{explanation.lines} lines, none that the table knows")
+    return out

@@ -1,0 +1,160 @@
+"""Run the steps of an installation; make an environment once, find it afterwards, never use half of one.
+
+An environment of ours holds `xpu_moe.json` with its state and a key over everything that decides its content. A folder
+without that file is somebody else's and is left alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from xpu_moe.env import read
+from xpu_moe.launch.console import Console
+from xpu_moe.launch.errors import ENVIRONMENT, LaunchError
+from xpu_moe.launch.install import wheels
+from xpu_moe.launch.install.steps import Step
+
+STATE = "xpu_moe.json"
+
+
+def key(plan: Sequence[Step], project: Path) -> str:
+    """What decides the content of an environment: the commands, the interpreter's version, our requirements."""
+    parts = [json.dumps(step.argv + step.otherwise) for step in plan]
+    parts += [str(sys.version_info[:2]), (project / "pyproject.toml").read_text(encoding="utf-8")]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+
+
+def ensure(plan: Sequence[Step], project: Path, venv: Path, console: Console) -> Path:
+    """The environment's Python. Installs where it is missing, half made or made from another plan."""
+    wanted = key(plan, project)
+    if state(venv) == {"state": "ready", "key": wanted}:
+        return venv / "bin" / "python"
+    with _locked(project):
+        found = state(venv)
+        if found == {"state": "ready", "key": wanted}:  # another process made it while we waited
+            return venv / "bin" / "python"
+        if found is None and venv.exists():
+            raise LaunchError(
+                ENVIRONMENT, f"{venv}: exists and is not ours; activate it (where it holds vLLM) or move it away"
+            )
+        why = {None: "making", "making": "remaking the half-made"}.get(found and found["state"], "renewing")
+        console.say(f"installing: {why} {venv}")
+        shutil.rmtree(venv, ignore_errors=True)
+        run(plan, project, venv, console)
+        _write(venv, {"state": "ready", "key": wanted})
+    return venv / "bin" / "python"
+
+
+def state(venv: Path) -> dict | None:
+    """What an environment of ours says of itself; None where there is none of ours."""
+    try:
+        found = json.loads((venv / STATE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "state" in found else None
+
+
+def run(plan: Sequence[Step], project: Path, venv: Path, console: Console) -> None:
+    """Every step in order; LaunchError(ENVIRONMENT) with pip's last lines. A stop leaves state `making` behind."""
+    try:
+        (venv / "install").mkdir(parents=True)
+        _write(venv, {"state": "making"})
+    except OSError as error:
+        raise LaunchError(ENVIRONMENT, f"{venv}: {error.strerror}") from None
+    for number, step in enumerate(plan, 1):
+        argv = chosen(step)
+        size = f", about {step.megabytes} MB" if step.megabytes else ""
+        console.say(f"installing {number}/{len(plan)}: {step.title}{size}")
+        begun = time.monotonic()
+        _run(step, argv, project, console)
+        if time.monotonic() - begun > 5:
+            console.say(f"installing {number}/{len(plan)}: done in {time.monotonic() - begun:.0f} s")
+    shutil.rmtree(venv / "install" / "wheel", ignore_errors=True)
+
+
+def chosen(step: Step) -> tuple[str, ...]:
+    """The command of a step: `otherwise` where its report shows a CUDA build of torch."""
+    if step.otherwise and step.report and wheels.is_cuda_build(wheels.torch_in(step.report)):
+        return step.otherwise
+    return step.argv
+
+
+def run_one(step: Step, project: Path, console: Console) -> None:
+    """One step alone; LaunchError(ENVIRONMENT) with pip's meaning in a line."""
+    _run(step, chosen(step), project, console)
+
+
+def _run(step: Step, argv: Sequence[str], project: Path, console: Console) -> None:
+    environ = {**read.snapshot(), "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1"}
+    environ.pop("PYTHONHOME", None)
+    # The helper of the wheels is run from this checkout: the package itself is installed last.
+    environ["PYTHONPATH"] = str(project) if "xpu_moe.launch.install.wheels" in argv else ""
+    try:
+        child = subprocess.Popen(
+            argv, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            text=True, errors="replace", start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        raise LaunchError(ENVIRONMENT, f"{step.title}: {argv[0]}: {error.strerror}") from None
+    try:
+        output, _ = child.communicate()
+    except BaseException:  # Ctrl-C: pip must not go on alone
+        with contextlib.suppress(OSError):
+            os.killpg(child.pid, 9)
+        child.wait()
+        raise
+    if child.returncode and step.optional:
+        console.say(f"  {step.title}: did not work, going on without")
+    elif child.returncode:
+        raise LaunchError(ENVIRONMENT, f"{step.title}: {explain(output)}")
+
+
+# (what pip says, what it means)
+_MEANINGS = (
+    (r"No space left on device", "the disk is full; free some space and run the same command again"),
+    (r"No matching distribution found for (\S+)", "there is no {0} for this Python and machine"),
+    (
+        r"(?:Failed to establish a new connection|Temporary failure in name resolution)",
+        "the package index is unreachable",
+    ),
+    (r"ensurepip is not available", "this Python has no venv module; on Debian: apt install python3-venv"),
+)
+
+
+def explain(output: str) -> str:
+    """pip's failure in one line."""
+    for pattern, meaning in _MEANINGS:
+        match = re.search(pattern, output)
+        if match:
+            python = f" (Python {sys.version_info.major}.{sys.version_info.minor})" if match.groups() else ""
+            return meaning.format(*match.groups()) + python
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if line.lower().startswith("error")]
+    return (errors or lines or ["no output"])[-1][:300]
+
+
+def _write(venv: Path, content: dict) -> None:
+    temporary = venv / f".{STATE}.new"
+    temporary.write_text(json.dumps(content), encoding="utf-8")
+    os.replace(temporary, venv / STATE)
+
+
+@contextlib.contextmanager
+def _locked(project: Path) -> Iterator[None]:
+    handle = os.open(project, os.O_RDONLY)  # the checkout's own folder is the lock: no file is left behind
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,147 @@
+"""The launch from its command line on. Checks come first and need nothing but Python; then the plan; then the run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from xpu_moe.env import read
+from xpu_moe.launch import args, build, canary, container, demo, detect, folders, preflight, secrets, systemd
+from xpu_moe.launch.args import Arguments
+from xpu_moe.launch.console import Console
+from xpu_moe.launch.environment import inherited
+from xpu_moe.launch.errors import CANARY, ENVIRONMENT, INTERRUPTED, OK, USAGE, Interrupted, LaunchError
+from xpu_moe.launch.model import Model, check, check_split
+from xpu_moe.launch.plan import LaunchPlan
+from xpu_moe.launch.run import Run, interruptible
+from xpu_moe.launch.settings import Setting
+
+
+def main(argv: Sequence[str]) -> int:
+    """Launch; returns the exit code (see errors.py). Everything that goes wrong is one line on stderr."""
+    environ = inherited()
+    masker = secrets.Masker([*secrets.of_environment(environ), *secrets.of_arguments(argv)])
+    console = Console(masker)
+    try:
+        with interruptible():
+            return _main(args.parse(argv), environ, console)
+    except LaunchError as error:
+        console.plain(f"serve_minimax: {error}")
+        return error.code
+    except read.BadValue as error:
+        console.plain(f"serve_minimax: {error}")
+        return USAGE
+    except Interrupted as signal_name:
+        console.plain(f"serve_minimax: {signal_name}: stopped")
+        return INTERRUPTED
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        console.plain(f"serve_minimax: {where}{error.strerror or error}")
+        return ENVIRONMENT
+
+
+def _main(arguments: Arguments, environ: Mapping[str, str], console: Console) -> int:
+    if arguments.canary:
+        return ask_running(arguments, environ, console)
+    model = early(arguments, environ)
+    device = detect.detect(arguments.device)
+    dry = arguments.dry_run or arguments.print_container or arguments.print_systemd
+    if model is None:
+        model = planned_demo() if dry else check(str(demo.ensure(console)))
+    folder = folders.planned() if dry else folders.make()
+    plan = build.build(arguments, model, device, environ, vllm=vllm_command(), run_folder=folder, make_folders=not dry)
+    if dry:
+        return _print(arguments, plan, console)
+    for note in plan.notes:
+        console.say(f"note: {note}")
+    findings = preflight.run(plan, plan.child_environment(environ), console, force=arguments.force)
+    run = Run(plan, folder, console, environ)
+    code = run.serve(check=arguments.check, findings=findings)
+    summary = run.summary(code)
+    (folder / "summary.json").write_text(console.masker.text(json.dumps(summary, indent=1)), encoding="utf-8")
+    if arguments.json:
+        console.out(json.dumps(summary))
+    if code not in (OK, INTERRUPTED):
+        console.plain(f"serve_minimax: {summary['error']}; the log is {summary['log']}")
+    return code
+
+
+def early(arguments: Arguments, environ: Mapping[str, str]) -> Model | None:
+    """What can be checked before anything is made: values, model folder, port. None for the demo."""
+    chosen = build.resolve(arguments, environ)
+    chosen = build.with_extra(chosen, arguments.extra)
+    build.check_lengths(chosen)
+    if arguments.demo:
+        model = None
+        check_split(planned_demo(), chosen["tp"].value, chosen["pp"].value)
+    else:
+        path = arguments.model or read.text("MODEL", environ)
+        if not path:
+            raise LaunchError(USAGE, "nothing to serve: give --model PATH (or MODEL=PATH), or --demo")
+        model = check(path)
+        check_split(model, chosen["tp"].value, chosen["pp"].value)
+    if not (arguments.dry_run or arguments.install_plan or arguments.print_container or arguments.print_systemd):
+        free_port(chosen)
+    return model
+
+
+def free_port(chosen: Mapping[str, Setting]) -> None:
+    """LaunchError(USAGE) where the address cannot be listened on."""
+    host, port = str(chosen["host"].value), int(chosen["port"].value)
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with contextlib.closing(socket.socket(family, kind, protocol)) as trial:
+            trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            trial.bind(address)
+    except OSError as error:
+        raise LaunchError(USAGE, f"--host {host} --port {port}: {error.strerror}; choose another with --port") from None
+
+
+def planned_demo() -> Model:
+    """The demo's model before it is written: sizes from the demo room."""
+    from xpu_moe.demo.shape import Shape, config
+
+    return Model(demo.planned(), config(Shape(), 320, 1, 2), "auto-round", ())
+
+
+def vllm_command() -> str:
+    """The vllm command: XPU_MOE_VLLM, else the one beside this Python, else the one of `.venv` to come."""
+    given = read.text("XPU_MOE_VLLM")
+    if given:
+        return given
+    beside = Path(sys.executable).parent / "vllm"
+    return str(beside if beside.exists() else Path(__file__).resolve().parents[2] / ".venv" / "bin" / "vllm")
+
+
+def _print(arguments: Arguments, plan: LaunchPlan, console: Console) -> int:
+    if arguments.print_container:
+        console.out(container.text(plan, console.masker))
+    elif arguments.print_systemd:
+        console.out(systemd.text(plan, arguments, console.masker))
+    elif arguments.json:
+        console.out(json.dumps(plan.as_dict(console.masker)))
+    else:
+        console.out(plan.text(console.masker))
+    return OK
+
+
+def ask_running(arguments: Arguments, environ: Mapping[str, str], console: Console) -> int:
+    """`--canary`: ask the server that runs on --host and --port."""
+    chosen = build.resolve(arguments, environ)
+    host, port = str(chosen["host"].value), chosen["port"].value
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    key = environ.get("VLLM_API_KEY", "")
+    try:
+        name = str(chosen["served_model_name"].value or canary.Client(url, "", key, 10).first_model())
+        result = canary.ask(canary.Client(url, name, key), real=False)
+    except canary.CanaryFailed as error:
+        raise LaunchError(CANARY, f"canary: {url}: {error}") from None
+    if arguments.json:
+        console.out(json.dumps({"ok": True, "url": url, "model": name, **vars(result)}))
+    else:
+        console.out(f"canary: {url}: {name} answers {result.completion!r}")
+    return OK

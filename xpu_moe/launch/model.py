@@ -1,0 +1,108 @@
+"""Is this folder a MiniMax checkpoint that can be served so? Reads config.json and file names; standard library only."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from xpu_moe.launch.errors import USAGE, LaunchError
+
+MODEL_TYPES = ("minimax_m2",)
+_PICKLED = (".bin", ".pt", ".pth")
+_LARGEST_CONFIG = 16 << 20
+
+
+@dataclass(frozen=True)
+class Model:
+    """A checked model folder. `quantization` is config.json's quant_method, "" for none; `auto_map` names its code."""
+
+    path: Path
+    config: Mapping[str, Any]
+    quantization: str
+    auto_map: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """A name for clients: the folder's, where it is a plain one."""
+        plain = self.path.name and all(c.isalnum() or c in "._-" for c in self.path.name)
+        return self.path.name if plain and not self.path.name.startswith("-") else "minimax"
+
+
+def check(given: str) -> Model:
+    """The model in folder `given`; LaunchError(USAGE) says what is wrong and what to do."""
+    path = Path(given).expanduser().absolute()
+    if not path.exists():
+        hub = given.count("/") == 1 and not given.startswith((".", "/", "~", "-"))
+        advice = f"; download it first: hf download {given} --local-dir FOLDER" if hub else ""
+        raise LaunchError(USAGE, f"--model {given!r}: no such folder{advice}")
+    if not path.is_dir():
+        raise LaunchError(USAGE, f"--model {given!r}: not a folder; give the folder that holds config.json")
+    config = _config(path, given)
+    _refuse_pickles(path, given)
+    if not any(path.glob("*.safetensors")):
+        raise LaunchError(USAGE, f"--model {given!r}: holds no .safetensors file; is the download complete?")
+    quantization = config.get("quantization_config")
+    method = str(quantization.get("quant_method", "")) if isinstance(quantization, dict) else ""
+    auto_map = config.get("auto_map")
+    names = tuple(str(value) for value in auto_map.values()) if isinstance(auto_map, dict) else ()
+    return Model(path, config, method, names)
+
+
+def _config(path: Path, given: str) -> Mapping[str, Any]:
+    file = path / "config.json"
+    try:
+        if file.stat().st_size > _LARGEST_CONFIG:
+            raise LaunchError(USAGE, f"{str(file)!r}: {file.stat().st_size} bytes are no config.json")
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LaunchError(USAGE, f"--model {given!r}: holds no config.json; give the checkpoint's own folder") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise LaunchError(USAGE, f"{str(file)!r}: cannot be read as JSON ({error})") from None
+    kind = config.get("model_type") if isinstance(config, dict) else None
+    if kind not in MODEL_TYPES:
+        wanted = " or ".join(MODEL_TYPES)
+        raise LaunchError(USAGE, f"{str(file)!r}: model_type is {kind!r}, wanted {wanted}: not a MiniMax-M2 checkpoint")
+    return config
+
+
+def _refuse_pickles(path: Path, given: str) -> None:
+    for file in sorted(path.iterdir()):
+        if file.suffix in _PICKLED:
+            raise LaunchError(
+                USAGE,
+                f"--model {given!r}: refuses {file.name!r}: pickled files can run code; "
+                "use a safetensors checkpoint and move this file away",
+            )
+
+
+def check_split(model: Model, tp: int, pp: int = 1) -> None:
+    """Tensor parallelism must divide what it splits; LaunchError(USAGE) with the sizes that work."""
+    heads, kv_heads, experts, layers = (
+        _number(model.config, name)
+        for name in ("num_attention_heads", "num_key_value_heads", "num_local_experts", "num_hidden_layers")
+    )
+    good = [n for n in range(1, (heads or 0) + 1) if _divides(n, heads, kv_heads)]
+    if heads and not _divides(tp, heads, kv_heads):
+        raise LaunchError(
+            USAGE,
+            f"--tp {tp}: does not divide {heads} attention heads and {kv_heads} key/value heads; "
+            f"possible: {', '.join(map(str, good))}",
+        )
+    if experts and tp > experts:
+        raise LaunchError(USAGE, f"--tp {tp}: more ranks than experts ({experts})")
+    if layers and pp > layers:
+        raise LaunchError(USAGE, f"--pp {pp}: more stages than layers ({layers})")
+
+
+def _divides(tp: int, heads: int | None, kv_heads: int | None) -> bool:
+    if heads and heads % tp:
+        return False
+    return not kv_heads or kv_heads % tp == 0 or tp % kv_heads == 0
+
+
+def _number(config: Mapping[str, Any], name: str) -> int | None:
+    value = config.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

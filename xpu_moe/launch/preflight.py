@@ -1,0 +1,33 @@
+"""The doctor on the resolved plan, before anything is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from xpu_moe.launch.console import Console
+from xpu_moe.launch.errors import USAGE, LaunchError
+from xpu_moe.launch.plan import LaunchPlan
+
+
+def run(
+    plan: LaunchPlan, environ: Mapping[str, str], console: Console, *, force: bool, deep: bool = False
+) -> list[Any]:
+    """Print the findings and return them; LaunchError(USAGE) where one is an error, unless `force`."""
+    from xpu_moe.doctor import collect, judge
+
+    console.say("preflight: reading this machine, the environment and the checkpoint")
+    facts = collect(model=plan.model.path, plan=plan.facts(), environ=dict(environ), deep=deep)
+    findings = judge(facts)
+    for finding in findings:
+        console.plain("\n".join(finding.lines()))
+    errors = [finding for finding in findings if finding.severity == "error"]
+    warnings = sum(finding.severity == "warn" for finding in findings)
+    console.say(f"preflight: {len(errors)} errors, {warnings} warnings, {len(findings) - len(errors) - warnings} notes")
+    if errors and not force:
+        raise LaunchError(
+            USAGE, f"preflight: {errors[0].about}: {errors[0].title}; {errors[0].fix} (--force goes on nevertheless)"
+        )
+    if errors:
+        console.say(f"preflight: --force: going on although {len(errors)} errors were found")
+    return findings
