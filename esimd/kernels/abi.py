@@ -15,6 +15,8 @@ SCALE_BF16 = 1 << 2
 GATED = 1 << 3
 RELU2 = 1 << 4
 RENORMALIZE = 1 << 5
+WITH_LOGITS = 1 << 6
+WITH_BIAS = 1 << 7
 WEIGHTS_SHIFT, LOGITS_SHIFT, BIAS_SHIFT = 8, 10, 12
 MAX_TOP_K = 16
 MAX_EXPERTS = 512
@@ -39,8 +41,9 @@ def _arguments(text: str) -> tuple[Argument, ...]:
 
 # family -> arguments. A kernel's name is its family with the template instance behind it, see launch.py.
 SIGNATURES = {
-    # hidden[m, k, p(i)] = act(gate) * up, float32, p = `launch.hidden_position`. With `logits` (then topk_ids is null) the
-    # routing is computed here and written to route_weights float32 [M, top_k] and route_ids int32 [M, top_k], for down.
+    # hidden[m, k, p(i)] = act(gate) * up, float32, p = `launch.hidden_position`. With `logits` (flag WITH_LOGITS, then
+    # topk_ids is null) the routing is decided here and written to route_weights float32 [M, top_k] and route_ids int32
+    # [M, top_k], for down to read. A `bias` needs the flag WITH_BIAS.
     "moe_u4_up": _arguments(
         "x:in w13:in w13_scale:in topk_ids:in? logits:in? bias:in? hidden:out route_weights:out? route_ids:out? "
         "tokens:int hidden_size:int intermediate_size:int num_experts:int top_k:int x_stride:int split:int flags:int "

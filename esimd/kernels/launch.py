@@ -2,8 +2,8 @@
 
 A token tile (1 token, or up to 4) shares the weights of an expert that several of its tokens picked.
 
-    up    group = (tile, slot of the tile, block of columns), 8 threads: `split` of them share the K range of one pair of
-          rows (gate and up row of one column; two columns where not gated)
+    up    group = (tile, slot of the tile, block of columns), 8 threads: `split` of them share the K range of one pair
+          of rows (gate and up row of one column; two columns where not gated)
     down  group = (-, tile, 4 rows of w2), `split` threads share the slots of the tile
 """
 
@@ -148,9 +148,9 @@ def qk_apply(dtype: str, tokens: int, q_size: int, kv_size: int) -> Launch:
 def flags(
     *, nibble: str = "u4", ids_64: bool = False, scale_dtype: str = "float16", activation: str = "silu",
     weights_dtype: str = "float32", logits_dtype: str = "float32", bias_dtype: str = "float32",
-    renormalize: bool = True,
+    logits: bool = False, bias: bool = False, renormalize: bool = True,
 ) -> int:  # fmt: skip
-    """The `flags` word. Raises ValueError for a name that no kernel knows."""
+    """The `flags` word; `logits` and `bias` say that the pointer is given. Raises ValueError for a name that no kernel knows."""
     gated = {"silu": abi.GATED, "relu2": abi.GATED | abi.RELU2, "relu2_no_mul": abi.RELU2, "silu_no_mul": 0}
     try:
         word = {"u4": 0, "s4": abi.S4}[nibble] | gated[activation]
@@ -159,4 +159,5 @@ def flags(
         word |= abi.KINDS[bias_dtype] << abi.BIAS_SHIFT
     except KeyError as error:
         raise ValueError(f"flags: no kernel knows {error.args[0]!r}") from None
+    word |= abi.WITH_LOGITS * logits | abi.WITH_BIAS * bias
     return word | abi.IDS_64 * ids_64 | abi.RENORMALIZE * renormalize

@@ -1,0 +1,145 @@
+// Which experts a token goes to: read from a router's answer, or decided here from its logits.
+#pragma once
+
+#include <limits>
+
+#include "common.hpp"
+
+namespace xpu_moe {
+
+// Expert ids of one token: -1 where k >= top_k or where the id is out of range.
+ESIMD_INLINE simd<int, 16> load_ids(const void* topk_ids, int token, int top_k, int num_experts, bool wide) {
+  const int* words = static_cast<const int*>(topk_ids) + (int64_t(token) * top_k << int(wide));
+  simd<int, 16> ids = load_some<int, 16>(words, top_k, -1, 1 << int(wide));
+  if (wide) {
+    const simd<int, 16> high = load_some<int, 16>(words + 1, top_k, -1, 2);
+    ids.merge(simd<int, 16>(-1), high != 0);
+  }
+  ids.merge(simd<int, 16>(-1), (ids < 0) | (ids >= num_experts));
+  return ids;
+}
+
+struct Route {
+  simd<float, 16> weights;  // 0 from top_k on
+  simd<int, 16> ids;        // -1 from top_k on
+};
+
+template <int N>
+ESIMD_INLINE simd_mask<N> is_nan(simd<float, N> value) {
+  return (value.template bit_cast_view<uint32_t>() & 0x7FFFFFFFu) > 0x7F800000u;
+}
+
+// exp of a negative number only: neither end overflows, and small sigmoids keep their order
+template <int N>
+ESIMD_INLINE simd<float, N> sigmoid(simd<float, N> z) {
+  const simd<float, N> small = esimd::exp(simd<float, N>(-esimd::abs(z)));
+  simd<float, N> score = esimd::inv(simd<float, N>(1.0f + small));
+  score.merge(simd<float, N>(score * small), z < 0.0f);
+  return score;
+}
+
+// An order-preserving map of floats to int; -0 and 0 are equal. NaN counts as -inf.
+template <int N>
+ESIMD_INLINE simd<int, N> sort_key(simd<float, N> choice) {
+  choice.merge(simd<float, N>(-std::numeric_limits<float>::infinity()), is_nan<N>(choice));
+  choice.merge(simd<float, N>(0.0f), choice == 0.0f);
+  simd<int, N> bits = choice.template bit_cast_view<int>();
+  bits.merge(simd<int, N>(bits ^ 0x7FFFFFFF), bits < 0);
+  return bits;
+}
+
+constexpr int KEY_TAKEN = std::numeric_limits<int>::min();  // below every expert
+constexpr int KEY_NAN = KEY_TAKEN + 1;                      // below every usable expert, -inf included
+
+template <int N>
+ESIMD_INLINE int first_lane(simd_mask<N> mask) {
+  return int(esimd::fbl(esimd::pack_mask(mask)));
+}
+
+// Top-k of sigmoid(logits) + bias for one row; ties to the lowest id. Semantics: xpu_moe/ops/route_sigmoid_topk.py.
+//
+// Keys stand in 32 blocks of 16 with the maximum of each block beside them, so that a round looks at 32 + 16 values.
+ESIMD_INLINE Route route(
+    const void* logits, int64_t first, const void* bias, int num_experts, int top_k, int flags, float scale) {
+  using namespace esimd;
+  constexpr int E = abi::MAX_EXPERTS, BLOCKS = E / 16;
+  const int logits_kind = flags >> abi::LOGITS_SHIFT & 3, bias_kind = flags >> abi::BIAS_SHIFT & 3;
+  const simd<int, 16> lane(0, 1);
+  simd<int, E> keys = KEY_TAKEN;
+  for (int base = 0; base < num_experts; base += 16) {
+    const int count = num_experts - base;
+    const simd<float, 16> z = load_floats<16>(logits, first + base, count, logits_kind, 0.0f);
+    simd<float, 16> choice = sigmoid<16>(z);
+    if (flags & abi::WITH_BIAS) choice += load_floats<16>(bias, base, count, bias_kind, 0.0f);
+    simd<int, 16> key = sort_key<16>(choice);
+    key.merge(simd<int, 16>(KEY_NAN), is_nan<16>(z));
+    key.merge(simd<int, 16>(KEY_TAKEN), lane >= count);
+    keys.template select<16, 1>(base) = key;
+  }
+  simd<int, 256> pairs = (esimd::max)(simd<int, 256>(keys.template select<256, 2>(0)), simd<int, 256>(keys.template select<256, 2>(1)));
+  simd<int, 128> fours = (esimd::max)(simd<int, 128>(pairs.template select<128, 2>(0)), simd<int, 128>(pairs.template select<128, 2>(1)));
+  simd<int, 64> eights = (esimd::max)(simd<int, 64>(fours.template select<64, 2>(0)), simd<int, 64>(fours.template select<64, 2>(1)));
+  simd<int, BLOCKS> best = (esimd::max)(simd<int, 32>(eights.template select<32, 2>(0)), simd<int, 32>(eights.template select<32, 2>(1)));
+  Route out{0.0f, -1};
+  const simd<int, BLOCKS> block_lane(0, 1);
+  for (int k = 0; k < top_k; ++k) {
+    const int top = hmax<int>(best);
+    const int block = first_lane<BLOCKS>(best == top);
+    simd<int, 16> members = keys.template select<16, 1>(block * 16);
+    const int member = first_lane<16>(members == top);
+    out.ids.merge(simd<int, 16>(block * 16 + member), lane == k);
+    members.merge(simd<int, 16>(KEY_TAKEN), lane == member);
+    keys.template select<16, 1>(block * 16) = members;
+    best.merge(simd<int, BLOCKS>(hmax<int>(members)), block_lane == block);
+  }
+  const simd_mask<16> chosen = lane < top_k;
+  simd<float, 16> z;
+  if (logits_kind == 0) {
+    z = gather<float, 16>(static_cast<const float*>(logits) + first, simd<uint32_t, 16>(out.ids * 4), chosen, simd<float, 16>(0.0f));
+  } else {
+    const simd<uint16_t, 16> bits = gather<uint16_t, 16>(
+        static_cast<const uint16_t*>(logits) + first, simd<uint32_t, 16>(out.ids * 2), chosen, simd<uint16_t, 16>(0));
+    z = logits_kind == 1 ? from_float16<16>(bits) : from_bfloat16<16>(bits);
+  }
+  out.weights = sigmoid<16>(z);
+  out.weights.merge(simd<float, 16>(0.0f), is_nan<16>(z) | !chosen);
+  if (flags & abi::RENORMALIZE) out.weights *= esimd::inv(reduce<float>(out.weights, std::plus<>()) + 1e-20f);
+  out.weights *= scale;
+  return out;
+}
+
+// Writes the first top_k entries to row `token` of weights and ids [M, top_k].
+ESIMD_INLINE void store_route(const Route& r, int token, int top_k, float* weights, int* ids) {
+  const simd<uint32_t, 16> lane(0, 1);
+  const simd_mask<16> there = lane < uint32_t(top_k);
+  esimd::scatter<float, 16>(weights + int64_t(token) * top_k, simd<uint32_t, 16>(lane * 4u), r.weights, there);
+  esimd::scatter<int, 16>(ids + int64_t(token) * top_k, simd<uint32_t, 16>(lane * 4u), r.ids, there);
+}
+
+// The place of one slot (token j of the tile, route k) in a tile whose ids are `ids` (16 a token).
+//
+// Two tokens that pick one expert read its weights once: the slot that names the expert first leads, the others rest.
+template <int TILE>
+struct Sharers {
+  int expert = -1;      // -1: this slot does nothing
+  int route[TILE];      // per token the first of its routes that names the expert; -1 without one
+  uint32_t match[TILE];
+
+  ESIMD_INLINE Sharers(simd<int, 16 * TILE>& ids, int slot, int top_k) {
+    int j = 0;
+    if constexpr (TILE > 1) j = int(slot >= top_k) + int(slot >= 2 * top_k) + int(slot >= 3 * top_k);
+    const int k = slot - j * top_k;
+    const int e = ids[16 * j + k];
+    bool leads = e >= 0;
+#pragma unroll
+    for (int m = 0; m < TILE; ++m) {
+      match[m] = esimd::pack_mask(simd_mask<16>(simd<int, 16>(ids.template select<16, 1>(16 * m)) == e));
+      route[m] = match[m] ? int(esimd::fbl(match[m])) : -1;
+      if (m < j && match[m] != 0) leads = false;
+      if (m == j && route[m] != k) leads = false;
+    }
+    if (leads) expert = e;
+  }
+};
+
+}  // namespace xpu_moe
