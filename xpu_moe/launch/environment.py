@@ -54,8 +54,8 @@ def render(
     rows["XPU_MOE_REPORT"] = EnvValue(
         "XPU_MOE_REPORT", str(run_folder / "report"), "this run", "the workers tell here which backend serves"
     )
-    for name, value, origin, why in _of_profile(profile, device, environ):
-        rows[name] = EnvValue(name, value, origin, why)
+    for name, exported, origin, why in _of_profile(profile, device, environ):
+        rows[name] = EnvValue(name, exported, origin, why)
     rows |= _of_settings(device, settings)
     return tuple(_yours(row, environ) for row in rows.values())
 

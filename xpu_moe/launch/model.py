@@ -1,4 +1,4 @@
-"""Is this folder a MiniMax checkpoint that can be served so? Reads config.json and file names; standard library only."""
+"""Is this folder a MiniMax checkpoint that we serve? Reads config.json and file names; standard library only."""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ def run(
     plan: LaunchPlan, environ: Mapping[str, str], console: Console, *, force: bool, deep: bool = False
 ) -> list[Any]:
     """Print the findings and return them; LaunchError(USAGE) where one is an error, unless `force`."""
-    from xpu_moe.doctor import collect, judge
+    from xpu_moe.doctor.collect import collect
+    from xpu_moe.doctor.judge import judge
 
     console.say("preflight: reading this machine, the environment and the checkpoint")
     facts = collect(model=plan.model.path, plan=plan.facts(), environ=dict(environ), deep=deep)

@@ -1,4 +1,4 @@
-"""What a reader gets when the server is ready: the answer, a curl line to paste, the bench line; and word to systemd."""
+"""What a reader gets when the server is ready: a curl line to paste, the bench line; and word to systemd."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from xpu_moe.env import read
 from xpu_moe.launch.plan import LaunchPlan
 
 
-def curl(plan: LaunchPlan) -> str:
+def curl(plan: LaunchPlan, with_key: bool) -> str:
     """A line to paste; the key stays a variable."""
     body = json.dumps({"model": plan.name, "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 32})
-    key = ' -H "Authorization: Bearer $VLLM_API_KEY"' if plan.secrets or read.text("VLLM_API_KEY") else ""
+    key = ' -H "Authorization: Bearer $VLLM_API_KEY"' if with_key else ""
     url = shlex.quote(f"{plan.url}/v1/chat/completions")
     return f"curl -s {url} -H 'Content-Type: application/json'{key} -d {shlex.quote(body)}"
 

@@ -101,7 +101,10 @@ ROWS = (
         "max_num_seqs", "--max-num-seqs", "MAX_NUM_SEQS", count, "--max-num-seqs", None, "requests served at once", 8,
         "max_num_seqs",
     ),
-    Row("block_size", "--block-size", "BLOCK_SIZE", count, "--block-size", None, "tokens of a KV block", fact="block_size"),
+    Row(
+        "block_size", "--block-size", "BLOCK_SIZE", count, "--block-size", None, "tokens of a KV block",
+        fact="block_size",
+    ),
     Row(
         "kv_cache_memory_bytes", "--kv-cache-memory-bytes", "", size, "--kv-cache-memory-bytes", None,
         "bytes of KV cache on each rank (256M)", 64 << 20, "kv_cache_memory_bytes",

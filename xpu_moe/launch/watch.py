@@ -65,10 +65,10 @@ class Watch:
             self.findings.append(finding)
         opened = None
         reached = phase_of(line)
-        if reached and self.phase not in (CANARY, SERVING):
-            if self.phase == PYTHON or later(reached.name, self.phase):
-                opened = reached.name
-                self.enter(opened, now)
+        starting = self.phase not in (CANARY, SERVING)
+        if reached and starting and (self.phase == PYTHON or later(reached.name, self.phase)):
+            opened = reached.name
+            self.enter(opened, now)
         mark = _PROGRESS.search(line)
         if mark and mark[0] != self._mark:
             self._mark, self._sign = mark[0], now

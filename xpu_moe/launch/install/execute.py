@@ -48,7 +48,7 @@ def ensure(plan: Sequence[Step], project: Path, venv: Path, console: Console) ->
             raise LaunchError(
                 ENVIRONMENT, f"{venv}: exists and is not ours; activate it (where it holds vLLM) or move it away"
             )
-        why = {None: "making", "making": "remaking the half-made"}.get(found and found["state"], "renewing")
+        why = "making" if found is None else "remaking half-made" if found["state"] == "making" else "renewing"
         console.say(f"installing: {why} {venv}")
         shutil.rmtree(venv, ignore_errors=True)
         run(plan, project, venv, console)
@@ -125,7 +125,7 @@ _MEANINGS = (
     (r"No space left on device", "the disk is full; free some space and run the same command again"),
     (r"No matching distribution found for (\S+)", "there is no {0} for this Python and machine"),
     (
-        r"(?:Failed to establish a new connection|Temporary failure in name resolution)",
+        r"Failed to establish a new connection|Temporary failure in name res",
         "the package index is unreachable",
     ),
     (r"ensurepip is not available", "this Python has no venv module; on Debian: apt install python3-venv"),

@@ -1,4 +1,4 @@
-"""A recipe as the list of commands that installs it. Data: printing it is `--install-plan`, running it is execute.py."""
+"""A recipe as the list of commands that installs it: printed by `--install-plan`, run by execute.py."""
 
 from __future__ import annotations
 
