@@ -9,7 +9,10 @@ from functools import cache
 import xpu_moe.env as _room
 from xpu_moe.env.variable import Variable
 
-_MACHINERY = frozenset({"variable", "registry", "read"})
+# Modules of this folder that hold code, no rows.
+_MACHINERY = frozenset(
+    {"variable", "registry", "read", "parse", "pattern", "versions", "library", "profiles", "judge", "show"}
+)
 
 
 @cache
@@ -27,9 +30,22 @@ def registry() -> dict[str, Variable]:
     return found
 
 
+@cache
+def _families() -> tuple[Variable, ...]:
+    """Rows whose name ends in `*`, the longest first."""
+    rows = [row for row in registry().values() if row.name.endswith("*")]
+    return tuple(sorted(rows, key=lambda row: -len(row.name)))
+
+
+def find(name: str) -> Variable | None:
+    """The row of `name`, or that of the family it belongs to; None where the registry knows neither."""
+    row = registry().get(name)
+    return row or next((family for family in _families() if name.startswith(family.name[:-1])), None)
+
+
 def lookup(name: str) -> Variable:
     """The row of `name`; KeyError names what is missing."""
-    try:
-        return registry()[name]
-    except KeyError:
-        raise KeyError(f"environment variable {name} is not in the registry (xpu_moe/env)") from None
+    row = find(name)
+    if row is None:
+        raise KeyError(f"environment variable {name} is not in the registry (xpu_moe/env)")
+    return row

@@ -1,0 +1,158 @@
+"""The peer-access verdict: what `python -m xpu_moe.probe p2p` found, kept in the user's cache.
+
+Keyed by cards, driver, kernel and library, so that a verdict dies with what it was measured on. Written by the probe,
+read by `env`, `launch` and `doctor`; needs no torch and looks at /sys and /proc only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import tempfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from xpu_moe import cache
+from xpu_moe.env import versions
+
+SCHEMA = 1
+_VENDORS = {"xpu": "0x8086", "cuda": "0x10de"}
+_LIBRARY = {"xpu": "oneccl", "cuda": "nccl"}
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What a verdict stands on; a change of any part makes it void."""
+
+    kind: str
+    cards: tuple[str, ...]  # PCI address and device id of every card of the vendor
+    driver: str
+    kernel: str
+    library: str
+
+    @property
+    def key(self) -> str:
+        return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One direction between two cards: `reachable` by the driver's report, `intact` by the data, GB/s."""
+
+    source: int
+    target: int
+    reachable: bool
+    intact: bool | None
+    gb_per_s: float | None
+    says: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """`ok`: every pair of the tested cards is reachable and every byte arrived. `says` is one sentence."""
+
+    ok: bool
+    says: str
+    tested: tuple[int, ...]
+    pairs: tuple[Pair, ...]
+    ground: Ground
+    when: str
+    schema: int = SCHEMA
+
+
+def ground(kind: str, root: Path = Path("/")) -> Ground:
+    """The present ground for `xpu` or `cuda` (`root` is where /sys and /proc are looked for)."""
+    return Ground(
+        kind=kind,
+        cards=_cards(root, _VENDORS[kind]),
+        driver=_driver(kind, root),
+        kernel=platform.release(),
+        library=f"{_LIBRARY[kind]} {versions.installed().get(_LIBRARY[kind], 'unknown')}",
+    )
+
+
+def load(kind: str, on: Ground | None = None) -> Verdict | None:
+    """The verdict for the present ground; None where there is none (or none that can be read)."""
+    here = on or ground(kind)
+    try:
+        data = json.loads((_folder() / f"{kind}-{here.key}.json").read_text(encoding="utf-8"))
+        if data.pop("schema") != SCHEMA:
+            return None
+        found = Verdict(
+            pairs=tuple(Pair(**pair) for pair in data.pop("pairs")),
+            ground=Ground(**{**(g := data.pop("ground")), "cards": tuple(g["cards"])}),
+            tested=tuple(data.pop("tested")),
+            **data,
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if found.ground == here else None
+
+
+def save(verdict: Verdict) -> Path:
+    """Keep a verdict (whole or not at all); returns the file."""
+    path = _folder() / f"{verdict.ground.kind}-{verdict.ground.key}.json"
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".verdict-")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(asdict(verdict), file, indent=1)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+    return path
+
+
+def peer_access(kind: str, cards: Sequence[int] | None = None, on: Ground | None = None) -> bool | None:
+    """True: peers are proved for these cards (all tested ones where None); False: found broken; None: no verdict."""
+    if kind not in _VENDORS:
+        return None
+    try:
+        verdict = load(kind, on)
+    except cache.UnsafeCache:
+        return None
+    if verdict is None or (cards is not None and not set(cards) <= set(verdict.tested)):
+        return None
+    if cards is None:
+        return verdict.ok
+    chosen = [pair for pair in verdict.pairs if pair.source in cards and pair.target in cards]
+    return all(pair.reachable and pair.intact for pair in chosen)
+
+
+def _folder() -> Path:
+    return cache.folder("verdicts")
+
+
+def _cards(root: Path, vendor: str) -> tuple[str, ...]:
+    found = []
+    for device in sorted((root / "sys/bus/pci/devices").glob("*")):
+        if _text(device / "vendor") == vendor and _text(device / "class").startswith("0x03"):
+            found.append(f"{device.name} {_text(device / 'device')}")
+    return tuple(found)
+
+
+def _driver(kind: str, root: Path) -> str:
+    if kind == "cuda":
+        return _text(root / "proc/driver/nvidia/version").splitlines()[0] if _has_nvidia(root) else "unknown"
+    names = sorted(
+        path.resolve().name
+        for folder in ("usr/lib/x86_64-linux-gnu", "usr/lib64", "usr/local/lib", "usr/lib")
+        for path in (root / folder).glob("libze_intel_gpu.so.1")
+    )
+    return names[0] if names else "unknown"
+
+
+def _has_nvidia(root: Path) -> bool:
+    return bool(_text(root / "proc/driver/nvidia/version"))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""
