@@ -16,6 +16,8 @@ from xpu_moe.esimd.kernels import abi
 
 TILE_TOKENS = 4
 UP_LOCAL = 8
+UP_STEP = 256  # weights a row and iteration, where that divides the row; else one scale group
+DOWN_STEP = 128
 DOWN_ROWS = 4
 DOWN_SPLIT = 8
 RMS_LOCAL = 8
@@ -102,7 +104,7 @@ def up(
     dtype: str, tokens: int, hidden_size: int, intermediate_size: int, top_k: int, group_size: int, gated: bool = True
 ) -> Launch:
     """`moe_u4_up`, fed by ids or by logits alike."""
-    tile, step = _tile(tokens), _step(hidden_size, group_size, 256)
+    tile, step = _tile(tokens), _step(hidden_size, group_size, UP_STEP)
     pairs = intermediate_size if gated else intermediate_size // 2
     split = up_split(min(tokens, tile) * top_k, pairs, hidden_size // step)
     name = f"{abi.DTYPES[dtype]}_g{group_size}"
@@ -117,7 +119,7 @@ def up(
 
 def down(dtype: str, tokens: int, hidden_size: int, intermediate_size: int, top_k: int, group_size: int) -> Launch:
     """`moe_u4_down`."""
-    tile, step = _tile(tokens), _step(intermediate_size, group_size, 128)
+    tile, step = _tile(tokens), _step(intermediate_size, group_size, DOWN_STEP)
     split = min(DOWN_SPLIT, 1 << (tile * top_k - 1).bit_length())
     name = f"{abi.DTYPES[dtype]}_g{group_size}"
     return Launch(
@@ -136,13 +138,15 @@ def route(tokens: int) -> Launch:
 
 def qk_partial(dtype: str, tokens: int) -> Launch:
     """`qk_rms_partial`: one group of 8 threads for a row's Q, one for its K."""
-    return Launch(f"qk_rms_partial_{abi.DTYPES[dtype]}", "qk_rms", (1, tokens, 2), (1, 1, RMS_LOCAL))
+    name = abi.DTYPES[dtype]
+    return Launch(f"qk_rms_partial_{name}", f"qk_rms_{name}", (1, tokens, 2), (1, 1, RMS_LOCAL))
 
 
 def qk_apply(dtype: str, tokens: int, q_size: int, kv_size: int) -> Launch:
     """`qk_rms_apply`: one thread for each 128 elements of Q, then of K."""
     blocks = math.ceil(q_size / RMS_BLOCK) + math.ceil(kv_size / RMS_BLOCK)
-    return Launch(f"qk_rms_apply_{abi.DTYPES[dtype]}", "qk_rms", (1, tokens, blocks), (1, 1, 1))
+    name = abi.DTYPES[dtype]
+    return Launch(f"qk_rms_apply_{name}", f"qk_rms_{name}", (1, tokens, blocks), (1, 1, 1))
 
 
 def flags(
@@ -150,7 +154,7 @@ def flags(
     weights_dtype: str = "float32", logits_dtype: str = "float32", bias_dtype: str = "float32",
     logits: bool = False, bias: bool = False, renormalize: bool = True,
 ) -> int:  # fmt: skip
-    """The `flags` word; `logits` and `bias` say that the pointer is given. Raises ValueError for a name that no kernel knows."""
+    """The `flags` word; `logits` and `bias`: that pointer is given. Raises ValueError for a name no kernel knows."""
     gated = {"silu": abi.GATED, "relu2": abi.GATED | abi.RELU2, "relu2_no_mul": abi.RELU2, "silu_no_mul": 0}
     try:
         word = {"u4": 0, "s4": abi.S4}[nibble] | gated[activation]
