@@ -176,7 +176,8 @@ class Run:
         say(f"chat: {self._result.chat!r}")
         say(f"backend: {told['backend'] or 'unknown'}: {told['reason']}")
         say(f"ready after {self._seconds['ready']:.0f} s at {self.plan.url}; try:")
-        self.console.plain(f"\n{ready.curl(self.plan, bool(self._environ.get("VLLM_API_KEY")))}\n")
+        line = ready.curl(self.plan, with_key=bool(self._environ.get("VLLM_API_KEY")))
+        self.console.plain(f"\n{line}\n")
         if line := ready.bench(self.plan):
             self.console.plain(f"{line}\n")
         ready.notify("READY=1")
