@@ -10,12 +10,14 @@ ctypes call into libcuda: about 1 us of host time. It works under graph capture.
 from __future__ import annotations
 
 import ctypes
+import re
 import struct
 import threading
 from collections.abc import Sequence
 from functools import cache
 
 import torch
+
 from xpu_moe.cuda.compiler import CompileError, NoCompiler, Program, cubin, program
 
 __all__ = [
@@ -30,7 +32,8 @@ __all__ = [
     "stream",
 ]
 
-# P pointer, i int32, I uint32, q int64, Q uint64, f float32: each argument fills a slot of 8 bytes.
+# P pointer, i int32, I uint32, q int64, Q uint64, f float32, each in a slot of 8 bytes; "8P" is one parameter, a struct
+# of eight pointers, given as eight arguments.
 _SLOTS = {"P": "Q", "i": "i4x", "I": "I4x", "q": "q", "Q": "Q", "f": "f4x"}
 _COOPERATIVE, _CLUSTER, _PROGRAMMATIC = 2, 4, 6  # CUlaunchAttributeID
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -107,15 +110,27 @@ def _module(unit: Program, device: int) -> ctypes.c_void_p:
     return module
 
 
+def arguments_layout(signature: str) -> tuple[str, list[int]]:
+    """(struct format, byte offset of each parameter) of a signature."""
+    layout, offsets, at = "<", [], 0
+    for count, letter in re.findall(r"(\d*)([A-Za-z])", signature):
+        repeats = int(count or 1)
+        layout += _SLOTS[letter] * repeats
+        offsets.append(at)
+        at += 8 * repeats
+    return layout, offsets
+
+
 class Kernel:
-    """A loaded kernel of one device. `signature` has one letter an argument: P i I q Q f."""
+    """A loaded kernel of one device; letters of `signature`: P i I q Q f, with a count for a struct."""
 
     def __init__(self, function: ctypes.c_void_p, name: str, signature: str) -> None:
         self.function, self.name, self.signature = function, name, signature
-        self._format = struct.Struct("<" + "".join(_SLOTS[letter] for letter in signature))
+        layout, offsets = arguments_layout(signature)
+        self._format = struct.Struct(layout)
         self._buffer = ctypes.create_string_buffer(max(8, self._format.size))
         base = ctypes.addressof(self._buffer)
-        self._slots = (ctypes.c_void_p * max(1, len(signature)))(*(base + 8 * i for i in range(len(signature))))
+        self._slots = (ctypes.c_void_p * max(1, len(offsets)))(*(base + offset for offset in offsets))
         self._attributes = (_Attribute * 3)()
         self._config = _Config()
         self._config.attributes = self._attributes

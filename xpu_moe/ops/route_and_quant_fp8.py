@@ -9,7 +9,7 @@ Routing is `route_sigmoid_topk`'s (same choice, ties and odd inputs). Quantisati
 
 Defined for every input: a NaN becomes the e4m3 NaN 0x7f; a group with an infinity has scale inf, its finite values
 code 0, the infinities NaN. The hidden size need be no multiple of the group: the last group's scale is taken over its
-valid values. With `padded_hidden_size`, columns beyond the hidden size hold code 0, and their groups the scale of 0.
+valid values, and x_q has whole groups (or `padded_hidden_size` columns), code 0 beyond the hidden size.
 Formula: vLLM's per_token_group_quant_fp8 (eps 1e-10).
 """
 
@@ -24,14 +24,12 @@ from xpu_moe import device
 from xpu_moe.ops import checks
 from xpu_moe.ops.contract import Case, Selection, select
 from xpu_moe.ops.library import define
+from xpu_moe.ops.prepared import ROW_MAJOR, SCALE_LAYOUTS, PreparedInputs, aligned_tokens
 from xpu_moe.ops.route_sigmoid_topk import check as check_route
 
 FP8_MAX = 448.0
 EPSILON = 1e-10
 GROUP_SIZES = (32, 64, 128, 256)
-# row: [M, G] contiguous. column_tma: [M, G] with stride (1, M rounded up to 4), what block-scale GEMMs with TMA read.
-SCALE_LAYOUTS = ("row", "column_tma")
-_TMA_ROWS = 4  # a TMA stride is a multiple of 16 bytes: 4 float32
 _FLOATS = (torch.bfloat16, torch.float16, torch.float32)
 
 
@@ -52,13 +50,13 @@ class Options(NamedTuple):
     renormalize: bool = True
     scale: float = 1.0
     group_size: int = 128
-    scale_layout: str = "row"
+    scale_layout: str = ROW_MAJOR
     scale_ue8m0: bool = False
     padded_hidden_size: int = 0
 
     def padded(self, hidden_size: int) -> int:
-        """Columns of x_q."""
-        return self.padded_hidden_size or hidden_size
+        """Columns of x_q: whole groups unless a number was named."""
+        return self.padded_hidden_size or -(-hidden_size // self.group_size) * self.group_size
 
     def groups(self, hidden_size: int) -> int:
         """Columns of x_scale."""
@@ -114,10 +112,10 @@ def empty(x: torch.Tensor, options: Options) -> Routed:
     """The output tensors of a call, uninitialised."""
     tokens, hidden = x.shape
     groups = options.groups(hidden)
-    if options.scale_layout == "row":
+    if options.scale_layout == ROW_MAJOR:
         scales = torch.empty((tokens, groups), dtype=torch.float32, device=x.device)
     else:
-        rows = -(-tokens // _TMA_ROWS) * _TMA_ROWS
+        rows = aligned_tokens(tokens)
         scales = torch.empty_strided((rows, groups), (1, rows), dtype=torch.float32, device=x.device)[:tokens]
     return Routed(
         torch.empty((tokens, options.top_k), dtype=torch.float32, device=x.device),
@@ -143,9 +141,9 @@ def check_out(x: torch.Tensor, options: Options, out: Routed) -> None:
     for name in ("topk_weights", "topk_ids"):
         checks.require(getattr(out, name).is_contiguous(), f"out.{name}", "strided", "contiguous")
     if tokens and groups > 1:
-        wanted = (groups, 1) if options.scale_layout == "row" else (1, -(-tokens // _TMA_ROWS) * _TMA_ROWS)
+        wanted = (groups, 1) if options.scale_layout == ROW_MAJOR else (1, aligned_tokens(tokens))
         strides = out.x_scale.stride()
-        good = strides[1] == 1 if options.scale_layout == "row" else strides == wanted
+        good = strides[1] == 1 if options.scale_layout == ROW_MAJOR else strides == wanted
         checks.require(good, "out.x_scale.stride()", strides, f"{wanted}, the {options.scale_layout} layout")
 
 
@@ -183,7 +181,7 @@ def route_and_quant_fp8(
     renormalize: bool = True,
     scale: float = 1.0,
     group_size: int = 128,
-    scale_layout: str = "row",
+    scale_layout: str = ROW_MAJOR,
     scale_ue8m0: bool = False,
     padded_hidden_size: int = 0,
     out: Routed | None = None,
@@ -191,8 +189,8 @@ def route_and_quant_fp8(
     """Route M tokens and quantise them.
 
     x [M, H] bf16/fp16/fp32 and logits [M, E] fp32/fp16/bf16, rows may be strided; bias [E] or None. Returns `Routed`
-    (in `out` where given). `padded_hidden_size` (0 = H) is the number of columns of x_q. Raises BadArgument for
-    arguments that do not fit, NoBackend when none serves the case.
+    (in `out` where given). `padded_hidden_size` is the number of columns of x_q (0 = whole groups). Raises BadArgument
+    for arguments that do not fit, NoBackend when none serves the case.
     """
     options = Options(top_k, renormalize, scale, group_size, scale_layout, scale_ue8m0, padded_hidden_size)
     if type(x) is torch.Tensor and not torch.compiler.is_compiling():
@@ -206,6 +204,15 @@ def route_and_quant_fp8(
     check_out(x, options, out)
     torch.ops.xpu_moe.route_and_quant_fp8_out(x, logits, bias, *options, *out)
     return out
+
+
+def prepare_inputs(
+    x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, top_k: int, *, scale_layout: str = ROW_MAJOR,
+    scale_ue8m0: bool = False, **more,
+) -> PreparedInputs:  # fmt: skip
+    """`route_and_quant_fp8` as the object that a block-scaled FP8 layer takes, checked; groups of 128."""
+    made = route_and_quant_fp8(x, logits, bias, top_k, scale_layout=scale_layout, scale_ue8m0=scale_ue8m0, **more)
+    return PreparedInputs(*made, x.shape[1], scale_layout, scale_ue8m0)
 
 
 def _run(x, logits, bias, *options):

@@ -41,9 +41,11 @@ def test_every_group_follows_the_definition_whatever_the_hidden_size(hidden, ue8
     assert selection(x, logits, Options(4, scale_ue8m0=ue8m0)).name == "cpu_pair"
     assert found.x_scale.shape == (3, -(-hidden // 128))
     for row, start in itertools.product(range(3), range(0, hidden, 128)):
-        codes, scale = one_group(x[row, start : start + 128], ue8m0)
+        end = min(start + 128, hidden)
+        codes, scale = one_group(x[row, start:end], ue8m0)
         assert found.x_scale[row, start // 128].item() == scale
-        assert torch.equal(found.x_q[row, start : start + 128].view(torch.uint8), codes.view(torch.uint8))
+        assert torch.equal(found.x_q[row, start:end].view(torch.uint8), codes.view(torch.uint8))
+        assert (found.x_q[row, end : start + 128].view(torch.uint8) == 0).all()
 
 
 def test_routing_is_that_of_route_sigmoid_topk():
@@ -62,10 +64,20 @@ def test_padding_holds_zero_codes_and_does_not_touch_the_last_groups_scale():
     assert (padded.x_q[:, 200:].view(torch.uint8) == 0).all()
 
 
+@pytest.mark.parametrize("layout", ("row_major", "column_major"))
+def test_prepared_inputs_carry_layout_format_and_the_true_hidden_size(layout):
+    from xpu_moe.ops.route_and_quant_fp8 import prepare_inputs
+
+    x, logits, bias = arguments(5, 300)
+    made = prepare_inputs(x, logits, bias, 2, scale_layout=layout, scale_ue8m0=True)
+    assert (made.hidden_size, made.padded_hidden_size, made.scale_layout, made.scale_ue8m0) == (300, 384, layout, True)
+    assert (made.dequantized() - x.float()).abs().max() <= x.float().abs().max() / 14
+
+
 def test_column_layout_has_the_strides_that_tma_wants():
     x, logits, bias = arguments(5, 512)
     row = route_and_quant_fp8(x, logits, bias, 2)
-    column = route_and_quant_fp8(x, logits, bias, 2, scale_layout="column_tma")
+    column = route_and_quant_fp8(x, logits, bias, 2, scale_layout="column_major")
     assert column.x_scale.stride() == (1, 8) and torch.equal(column.x_scale, row.x_scale)
 
 
@@ -103,15 +115,15 @@ def test_out_is_written_and_checked():
     assert torch.equal(out.topk_ids, route_and_quant_fp8(x, logits, bias, 2).topk_ids)
     with pytest.raises(BadArgument, match=r"out.x_scale.shape: got \(4, 2\), wanted \(4, 4\)"):
         route_and_quant_fp8(x, logits, bias, 2, group_size=64, out=out)
-    with pytest.raises(BadArgument, match="column_tma layout"):
-        route_and_quant_fp8(x, logits, bias, 2, scale_layout="column_tma", out=out)
+    with pytest.raises(BadArgument, match="column_major layout"):
+        route_and_quant_fp8(x, logits, bias, 2, scale_layout="column_major", out=out)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     (
         ({"group_size": 100}, "group_size: got 100, wanted 32 or 64"),
-        ({"scale_layout": "tma"}, "scale_layout: got 'tma', wanted row or column_tma"),
+        ({"scale_layout": "tma"}, "scale_layout: got 'tma', wanted row_major or column_major"),
         ({"padded_hidden_size": 100}, "padded_hidden_size: got 100, wanted at least the hidden size 256"),
         ({"x": torch.zeros(256, 4, dtype=torch.bfloat16).T}, r"x.stride\(1\): got 4"),
         ({"x": torch.zeros(3, 256)}, r"logits.shape\[0\]: got 4, wanted 3"),
@@ -126,7 +138,7 @@ def test_refusals_name_the_argument(change, message):
 
 def test_the_compiled_operator_and_its_fake_agree_with_the_eager_call():
     x, logits, bias = arguments(4, 300)
-    options = Options(2, True, 1.0, 128, "row", True, 384)
+    options = Options(2, True, 1.0, 128, "row_major", True, 384)
     eager = route_and_quant_fp8(x, logits, bias, 2, scale_ue8m0=True, padded_hidden_size=384)
     for a, b in zip(eager, torch.ops.xpu_moe.route_and_quant_fp8(x, logits, bias, *options)):
         assert torch.equal(a.view(torch.uint8), b.view(torch.uint8))
