@@ -19,10 +19,10 @@ def power_of_two_above(scale: torch.Tensor) -> torch.Tensor:
 
 
 def quantize(x: torch.Tensor, group_size: int, ue8m0: bool, padded: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [M, H] -> (e4m3 [M, padded or H], scales float32 [M, groups]). On any device: the truth for tests."""
+    """x [M, H] -> (e4m3 [M, padded or whole groups], scales float32 [M, groups]). On any device: the truth for tests."""
     tokens, hidden = x.shape
-    columns = padded or hidden
-    groups = -(-columns // group_size)
+    groups = -(-(padded or hidden) // group_size)
+    columns = padded or groups * group_size
     values = F.pad(x.float(), (0, groups * group_size - hidden)).view(tokens, groups, group_size)
     largest = values.abs().nan_to_num(nan=0.0, posinf=float("inf")).amax(dim=-1)
     # by a tensor: torch on CUDA multiplies by the reciprocal of a scalar, which is not the same division
