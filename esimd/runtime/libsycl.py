@@ -46,8 +46,8 @@ def loaded(maps: Iterable[str] | None = None) -> Loaded | None:
         paths = " and ".join(sorted(found))
         raise LibsyclError(
             f"libsycl: got {len(found)} copies in this process ({paths}), wanted one: queues of one mean nothing to "
-            "the other. Remove the second from LD_LIBRARY_PATH or from the environment (pip list | grep -i sycl; a sourced "
-            "oneAPI setvars.sh does this too)"
+            "the other. Remove the second from LD_LIBRARY_PATH or from the environment (pip list | grep -i sycl; a "
+            "sourced oneAPI setvars.sh does this too)"
         )
     return next((Loaded(Path(path), major) for path, major in found.items()), None)
 

@@ -1,0 +1,154 @@
+"""`python -m xpu_moe.probe moe`: is the INT4 MoE of this device right, and how fast is it?
+
+Random weights of one layer, random routing, poisoned outputs; the result is compared with the float64 reference, then
+timed with other routes at every call. The floor is the time in which the memory delivers what must be read once: the
+distinct experts' weights and scales, x and the output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+HELP = "INT4 MoE layer of this device: numbers against float64, us, GB/s, share of the memory's bandwidth"
+
+OK, WRONG, CANNOT = 0, 1, 2
+# flag -> the module of the Intel room whose `probe(shape, call)` serves it: {"ok", "error", "tolerance", "lines", …}
+_SOURCES = {"emulate": "xpu_moe.esimd.host.probe", "opencl": "xpu_moe.esimd.runtime.opencl_probe"}
+# ||out - truth|| / ||truth||: float32 accumulation, one rounding of the output.
+TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-5}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One layer's call. `intermediate_size` is the whole model's, divided by `tp` for the rank that is measured."""
+
+    tokens: int
+    hidden_size: int
+    intermediate_size: int
+    tp: int
+    num_experts: int
+    top_k: int
+    group_size: int
+    dtype: str
+    nibble: str
+    activation: str
+    routed: bool
+
+    @property
+    def inter(self) -> int:
+        """Of the rank."""
+        return self.intermediate_size // self.tp
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's flags; the defaults are MiniMax-M2 at tensor parallelism 4, one token."""
+    made = argparse.ArgumentParser(prog="python -m xpu_moe.probe moe", description=HELP)
+    made.add_argument("--device", choices=("xpu", "cuda", "cpu"), help="device kind (default: the first that is found)")
+    made.add_argument("-m", "--tokens", type=int, default=1, help="M, tokens of the step")
+    made.add_argument("--hidden-size", type=int, default=3072, help="H")
+    made.add_argument("--intermediate-size", type=int, default=1536, help="I of the whole model")
+    made.add_argument("--tp", type=int, default=4, help="ranks that share I")
+    made.add_argument("--num-experts", type=int, default=256, help="E")
+    made.add_argument("--top-k", type=int, default=8)
+    made.add_argument("--group-size", type=int, default=128, help="weights that share a scale: 32, 64 or 128")
+    made.add_argument("--dtype", choices=tuple(TOLERANCE), default="float16", help="of the activations")
+    made.add_argument("--nibble", choices=("u4", "s4"), default="u4")
+    made.add_argument("--activation", default="silu")
+    made.add_argument("--routed", action="store_true", help="from router logits to output (moe_u4_routed)")
+    made.add_argument("--backend", help="ask for one backend by name")
+    made.add_argument("--rounds", type=int, help="rounds of the timing (default: 20, on a CPU 3)")
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--emulate", action="store_true", help="run the ESIMD source on the host (needs clang-22)")
+    made.add_argument("--opencl", action="store_true", help="run the SIMT twin on the OpenCL CPU device, and time our "
+                      "host code and the submission")  # fmt: skip
+    made.add_argument("--json", action="store_true", help="one JSON object on stdout, all else on stderr")
+    return made
+
+
+def main(argv: Sequence[str]) -> int:
+    """0: right; 1: wrong numbers; 2: it could not be run (the reason is on stderr and in the JSON)."""
+    arguments = parser().parse_args(argv)
+    try:
+        report = _report(arguments)
+    except Exception as error:
+        if not _expected(error):
+            raise
+        print(f"xpu_moe.probe moe: {error}", file=sys.stderr)
+        if arguments.json:
+            print(json.dumps({"ok": False, "cannot": str(error)}))
+        return CANNOT
+    _say(report, arguments.json)
+    return OK if report["ok"] else WRONG
+
+
+def _expected(error: Exception) -> bool:
+    """Whether an error is an answer (bad flags, no backend, a tool that is missing) and not a fault of ours."""
+    from xpu_moe.ops.contract import NoBackend
+    from xpu_moe.probe.moe_call import CannotProbe
+
+    names = {"ToolEnvironmentError", "ToolMissing", "BuildError", "LibsyclError", "KernelMissing", "RuntimeFailure"}
+    known = isinstance(error, NoBackend | CannotProbe | ValueError | ModuleNotFoundError)
+    return known or type(error).__name__ in names
+
+
+def _report(arguments: argparse.Namespace) -> dict:
+    from xpu_moe.probe import moe_call
+
+    shape = Shape(
+        arguments.tokens, arguments.hidden_size, arguments.intermediate_size, arguments.tp, arguments.num_experts,
+        arguments.top_k, arguments.group_size, arguments.dtype, arguments.nibble, arguments.activation,
+        arguments.routed,
+    )  # fmt: skip
+    moe_call.check_shape(shape)
+    call = moe_call.make(shape, moe_call.device_kind(arguments.device), arguments.seed)
+    report = {"shape": asdict(shape) | {"inter": shape.inter}, **moe_call.measure(call, arguments)}
+    for flag, module in _SOURCES.items():
+        if getattr(arguments, flag):
+            report[flag] = importlib.import_module(module).probe(shape, call)
+            report["ok"] = report["ok"] and report[flag]["ok"]
+    return report
+
+
+def _say(report: dict, as_json: bool) -> None:
+    """The report: JSON alone on stdout, or lines for reading."""
+    if as_json:
+        print(json.dumps(report))
+        return
+    shape = report["shape"]
+    print(f"device    {report['device']} ({report['architecture'] or 'architecture unknown'})")
+    print(
+        f"shape     M {shape['tokens']}, H {shape['hidden_size']}, I {shape['inter']} of TP{shape['tp']}, "
+        f"E {shape['num_experts']}, top_k {shape['top_k']}, group {shape['group_size']}, {shape['dtype']}, "
+        f"{shape['nibble']}, {shape['activation']}"
+    )
+    print(f"backend   {report['backend']}: {report['reason']}")
+    for name, reason in report["refused"]:
+        print(f"          not {name}: {reason}")
+    print(f"numbers   {_verdict(report)}")
+    print(
+        f"time      {report['us']:.1f} us ({report['us_low']:.1f} to {report['us_high']:.1f}; {report['method']}), "
+        f"host {report['host_us']:.1f} us a call"
+    )
+    print(f"traffic   {report['bytes'] / 1e6:.2f} MB must be read, {report['gbps']:.1f} GB/s")
+    if report["bandwidth"]:
+        print(
+            f"memory    {report['percent_of_bandwidth']:.1f} % of {report['bandwidth'] / 1e9:.0f} GB/s "
+            f"({report['bandwidth_source']}); {report['times_floor']:.2f} x the floor of {report['floor_us']:.1f} us"
+        )
+    else:
+        print(f"memory    bandwidth unknown ({report['bandwidth_source']}): no floor")
+    for flag in _SOURCES:
+        if flag in report:
+            print(f"{flag:9} {_verdict(report[flag])}")
+            for line in report[flag]["lines"]:
+                print(f"          {line}")
+
+
+def _verdict(found: dict) -> str:
+    word = "right" if found["ok"] else "WRONG"
+    return f"{word}: relative error {found['error']:.2e} against float64 (limit {found['tolerance']:g})"

@@ -1,0 +1,192 @@
+"""The call that `probe moe` makes: a layer's tensors on a device, the check against float64, the timing."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from xpu_moe import device
+from xpu_moe.bench import ceilings, timing
+from xpu_moe.cpu.moe_u4 import reference as moe_reference
+from xpu_moe.cpu.moe_u4_routed import reference as routed_reference
+from xpu_moe.ops.activation import w13_rows
+from xpu_moe.ops.contract import Selection, select
+from xpu_moe.ops.moe_u4 import GROUP_SIZES
+from xpu_moe.ops.moe_u4 import case_of as moe_case
+from xpu_moe.ops.moe_u4_routed import case_of as routed_case
+
+if TYPE_CHECKING:
+    from xpu_moe.probe.moe import Shape
+
+# Sets of routes that the timing goes through, and its rounds: a CPU takes its time.
+ROUTINGS = {"cpu": 4, "xpu": 16, "cuda": 16}
+ROUNDS = {"cpu": 3, "xpu": 20, "cuda": 20}
+POISON = 0xCD
+
+
+class CannotProbe(RuntimeError):
+    """The flags describe no call that can be made here; the message says what to change."""
+
+
+def check_shape(shape: Shape) -> None:
+    """Raise CannotProbe for flags that fit no layer."""
+    if shape.intermediate_size % shape.tp:
+        raise CannotProbe(f"--tp: got {shape.tp}, wanted a divisor of --intermediate-size {shape.intermediate_size}")
+    if shape.group_size not in GROUP_SIZES:
+        raise CannotProbe(f"--group-size: got {shape.group_size}, wanted {' or '.join(map(str, GROUP_SIZES))}")
+    for flag, value in (("--hidden-size", shape.hidden_size), ("--intermediate-size / --tp", shape.inter)):
+        if value <= 0 or value % shape.group_size:
+            raise CannotProbe(f"{flag}: got {value}, wanted a multiple of --group-size {shape.group_size}")
+    if not 1 <= shape.top_k <= shape.num_experts:
+        raise CannotProbe(f"--top-k: got {shape.top_k}, wanted 1..{shape.num_experts} (--num-experts)")
+    if shape.tokens < 1:
+        raise CannotProbe(f"--tokens: got {shape.tokens}, wanted at least 1")
+
+
+def device_kind(asked: str | None) -> str:
+    """The device kind to probe; CannotProbe where the one asked for is not here."""
+    kind = asked or device.current().kind
+    if not device.devices(kind):
+        unseen = "; ".join(device.inventory().unseen) or "none was found"
+        raise CannotProbe(f"--device {kind}: {unseen}")
+    return kind
+
+
+@dataclass(frozen=True)
+class Call:
+    """The tensors of a call, on the device; `routes` has some sets of (weights, ids), or of (logits, bias)."""
+
+    shape: Shape
+    kind: str
+    x: torch.Tensor
+    weights: dict[str, torch.Tensor]
+    routes: list[tuple[torch.Tensor, torch.Tensor]]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        shape = self.shape
+        return {"nibble": shape.nibble, "group_size": shape.group_size, "activation": shape.activation}
+
+    def select(self, backend: str | None) -> Selection:
+        shape, weights = self.shape, self.weights
+        settings = (shape.nibble, shape.group_size, shape.activation)
+        if shape.routed:
+            case = routed_case(self.x, weights["w13"], weights["w2"], self.routes[0][0], shape.top_k, *settings)
+        else:
+            case = moe_case(self.x, weights["w13"], weights["w2"], *self.routes[0], *settings)
+        return select(case, backend)
+
+    def run(self, selection: Selection, routing: int, out: torch.Tensor, workspace: torch.Tensor) -> None:
+        """One call of the backend's own entry, as a serving layer makes it."""
+        tensors = (self.x, *self.weights.values(), *self.routes[routing])
+        extra: dict[str, Any] = {"renormalize": True, "scale": 1.0} if self.shape.routed else {}
+        routed = (self.shape.top_k,) if self.shape.routed else ()
+        selection.backend.run(
+            *tensors, *routed, **self.settings, **extra, layout="n_major", out=out, workspace=workspace
+        )
+
+    def truth(self, routing: int = 0) -> torch.Tensor:
+        """float64 [M, H] on the CPU."""
+        tensors = [tensor.cpu() for tensor in (self.x, *self.weights.values(), *self.routes[routing])]
+        if self.shape.routed:
+            return routed_reference(*tensors, self.shape.top_k, **self.settings)
+        return moe_reference(*tensors, **self.settings)
+
+    def floor_bytes(self, routing: int) -> int:
+        """What a call must move: the distinct experts' weights and scales, x and the output once."""
+        experts = int(self._ids(routing).unique().numel())
+        expert = sum(t[0].numel() * t.element_size() for t in self.weights.values())
+        return experts * expert + 2 * self.x.numel() * self.x.element_size()
+
+    def _ids(self, routing: int) -> torch.Tensor:
+        first, second = self.routes[routing]
+        return second if not self.shape.routed else (torch.sigmoid(first) + second).topk(self.shape.top_k).indices
+
+
+def make(shape: Shape, kind: str, seed: int) -> Call:
+    """Random tensors of a layer on a device kind. The values are drawn on that device."""
+    draw = torch.Generator(device=kind).manual_seed(seed)
+    experts, hidden, inter, group = shape.num_experts, shape.hidden_size, shape.inter, shape.group_size
+    rows = w13_rows(shape.activation, inter)
+
+    def nibbles(*size: int) -> torch.Tensor:
+        return torch.randint(0, 256, size, dtype=torch.uint8, device=kind, generator=draw)
+
+    def scales(*size: int) -> torch.Tensor:
+        return (torch.rand(size, device=kind, generator=draw) * 0.01 + 0.001).half()
+
+    weights = {
+        "w13": nibbles(experts, rows, hidden // 2),
+        "w13_scale": scales(experts, rows, hidden // group),
+        "w2": nibbles(experts, hidden, inter // 2),
+        "w2_scale": scales(experts, hidden, inter // group),
+    }
+    x = torch.randn(shape.tokens, hidden, device=kind, generator=draw).to(getattr(torch, shape.dtype))
+    return Call(shape, kind, x, weights, [_routing(shape, kind, draw) for _ in range(ROUTINGS[kind])])
+
+
+def _routing(shape: Shape, kind: str, draw: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    logits = torch.randn(shape.tokens, shape.num_experts, device=kind, generator=draw)
+    if shape.routed:
+        return logits, torch.randn(shape.num_experts, device=kind, generator=draw) * 0.1
+    scores, ids = torch.sigmoid(logits).topk(shape.top_k)
+    return (scores / scores.sum(dim=-1, keepdim=True)).contiguous(), ids.to(torch.int32).contiguous()
+
+
+def relative_error(got: torch.Tensor, truth: torch.Tensor) -> float:
+    """||got - truth|| / ||truth|| in float64; infinite where an output was not written or is not finite."""
+    got = got.cpu().double()
+    if not bool(got.isfinite().all()):
+        return float("inf")
+    return float((got - truth).norm() / truth.norm())
+
+
+def verdict(got: torch.Tensor, truth: torch.Tensor, dtype: str) -> dict[str, Any]:
+    from xpu_moe.probe.moe import TOLERANCE
+
+    error = relative_error(got, truth)
+    return {"ok": error <= TOLERANCE[dtype], "error": error, "tolerance": TOLERANCE[dtype]}
+
+
+def measure(call: Call, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Check, then time; the report's fields that every device kind has."""
+    selection = call.select(arguments.backend)
+    out = torch.full_like(call.x, float("nan"))
+    size = max(1, selection.backend.workspace(selection.case))
+    workspace = torch.full((size,), POISON, dtype=torch.uint8, device=call.kind)
+    call.run(selection, 0, out, workspace)
+    timing.synchronize(call.kind)
+    checked = verdict(out, call.truth(), call.shape.dtype)
+
+    calls = [lambda r=r: call.run(selection, r, out, workspace) for r in range(len(call.routes))]
+    rounds = arguments.rounds or ROUNDS[call.kind]
+    timed = timing.measure(call.kind, calls, rounds=rounds, repeats=1 if call.kind == "cpu" else None)
+    host_us = _host_us(call.kind, calls)
+    moved = sum(call.floor_bytes(r) for r in range(len(call.routes))) / len(call.routes)
+    ceiling = ceilings.ceiling(call.kind)
+    floor = ceiling.floor_us(moved)
+    found = device.devices(call.kind)[0]
+    return {
+        "device": found.name, "kind": call.kind, "architecture": found.architecture, "backend": selection.name,
+        "reason": selection.reason, "refused": [list(pair) for pair in selection.refused], **checked,
+        "us": timed.us, "us_low": timed.low, "us_high": timed.high, "method": timed.method, "host_us": host_us,
+        "bytes": moved, "gbps": moved / timed.us / 1e3, "bandwidth": ceiling.bandwidth,
+        "bandwidth_source": ceiling.source, "floor_us": floor,
+        "percent_of_bandwidth": 100 * floor / timed.us if floor else None,
+        "times_floor": timed.us / floor if floor else None,
+    }  # fmt: skip
+
+
+def _host_us(kind: str, calls: list) -> float:
+    """Until the call returns, in us: the host's part on a device that works on its own, everything on a CPU."""
+    timing.synchronize(kind)
+    start = time.perf_counter()
+    for call in calls:
+        call()
+    took = time.perf_counter() - start
+    timing.synchronize(kind)
+    return took / len(calls) * 1e6
