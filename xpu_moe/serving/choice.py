@@ -69,14 +69,18 @@ def choose(case: Case, options: Options, max_tokens: int, stock: Stock | None = 
     """
     limit = min(options.decode_limit, max_tokens)
     refused: list[tuple[str, str]] = []
-    for layout, nibble, kernels in _layouts(case, options, stock):
-        laid = replace(case, layout=layout, nibble=nibble)
-        try:
-            decode, prefill = _ways(laid, options, limit, max_tokens, kernels)
-        except NoBackend as error:
-            refused += [(f"{layout} {nibble}", str(error))]
-            continue
-        return Choice(with_tokens(laid, limit), decode, prefill, limit, (*refused, *_asked_before(laid, limit, decode)))
+    # The stock kernels serve every M, slower at decode: they decode too where no layout has a kernel of ours.
+    for stock_decodes in (False, True):
+        for layout, nibble, kernels in _layouts(case, options, stock):
+            laid = replace(case, layout=layout, nibble=nibble)
+            try:
+                decode, prefill = _ways(laid, options, limit, max_tokens, kernels, stock_decodes)
+            except NoBackend as error:
+                if not stock_decodes:
+                    refused.append((f"{layout} {nibble}", str(error)))
+                continue
+            before = (*refused, *_asked_before(laid, limit, decode))
+            return Choice(with_tokens(laid, limit), decode, prefill, limit, before)
     reasons = "; ".join(f"layout {where}: {why}" for where, why in refused)
     raise Unservable(
         f"no layout of {with_tokens(case, max_tokens).describe()} is served for both M <= {limit} and M > {limit}: "
@@ -99,12 +103,20 @@ def _layouts(case: Case, options: Options, stock: Stock | None) -> Iterator[tupl
             yield layout, case.nibble, None
 
 
-def _ways(case: Case, options: Options, limit: int, max_tokens: int, stock: Stock | None) -> tuple[Way, Way]:
-    if max_tokens <= limit:
-        decode = _decode(case, options, limit, stock, None)
+def _ways(
+    case: Case, options: Options, limit: int, max_tokens: int, stock: Stock | None, stock_decodes: bool
+) -> tuple[Way, Way]:
+    if max_tokens <= limit and not stock_decodes:
+        decode = _own(with_tokens(case, limit), options.backend)
         return decode, replace(decode, reason=f"a step never has more than {max_tokens} tokens")
     prefill = _prefill(case, options, limit, max_tokens, stock)
-    return _decode(case, options, limit, stock, prefill), prefill
+    try:
+        return _own(with_tokens(case, limit), options.backend), prefill
+    except NoBackend as error:
+        if options.backend or not (prefill.stock and stock_decodes):
+            raise
+        why = "; ".join(f"{name}: {reason}" for name, reason in error.refused) or "no decode kernel is registered"
+        return Way(prefill.name, f"no decode kernel of ours serves the case ({why})"), prefill
 
 
 def _prefill(case: Case, options: Options, limit: int, max_tokens: int, stock: Stock | None) -> Way:
@@ -128,18 +140,6 @@ def _or_stock_reason(case: Case, stock: Stock, support: Support) -> Way:
         return _own(case, "")
     except NoBackend as error:
         raise NoBackend(case, [(stock.name, support.reason), *error.refused]) from None
-
-
-def _decode(case: Case, options: Options, limit: int, stock: Stock | None, prefill: Way | None) -> Way:
-    wanted = with_tokens(case, limit)
-    try:
-        return _own(wanted, options.backend)
-    except NoBackend as error:
-        # The stock kernels serve every M: slower at decode, but the layer is served, and the report says by whom.
-        if options.backend or prefill is None or not prefill.stock:
-            raise
-        why = "; ".join(f"{name}: {reason}" for name, reason in error.refused) or "no decode kernel is registered"
-        return Way(prefill.name, f"no decode kernel of ours serves the case ({why})")
 
 
 def _own(case: Case, name: str) -> Way:

@@ -76,7 +76,7 @@ class DequantizedLinear(LinearMethodBase):
                 kind="linear_int4",
                 case=f"N{weight.shape[0]} K{weight.shape[1]} g{self.spec.group_size} {self.dtype} on {kind}",
                 backend="dequantized",
-                reason="no 4-bit linear kernel in this vLLM build for this CPU: dense once, after loading",
+                reason="a 4-bit linear of the CPU needs AMX in vLLM: dense once, after loading",
                 bytes_loaded=loaded,
                 bytes_kept=weight.numel() * weight.element_size(),
                 first=self.prefix,

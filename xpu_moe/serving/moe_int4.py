@@ -225,5 +225,5 @@ def layer_index(name: str) -> int:
 
 
 def _fitting(width: int, group: int, ranks: int) -> str:
-    fits = [tp for tp in range(1, ranks) if width % tp == 0 and (width // tp) % group == 0]
+    fits = [tp for tp in range(1, ranks) if ranks % tp == 0 and width % tp == 0 and (width // tp) % group == 0]
     return " or ".join(map(str, fits)) if fits else "none fits"

@@ -47,8 +47,11 @@ def _write() -> None:
     if not folder:
         return
     _worker.pid, _worker.xpu_moe = os.getpid(), __version__
-    _worker.vllm, _worker.device = compat.version(), compat.device_kind()
-    _worker.rank, _worker.world_size = compat.rank_and_world()
+    try:
+        _worker.vllm, _worker.device = compat.version(), compat.device_kind()
+        _worker.rank, _worker.world_size = compat.rank_and_world()
+    except Exception as error:  # a vLLM that we do not know may lack any of these names; the note is what matters
+        log.debug("xpu_moe: %s: %s", type(error).__name__, error)
     try:
         _worker.write(folder)
     except OSError as error:
