@@ -50,33 +50,46 @@ ESIMD_INLINE void qk_rms_partial(const T* qkv, float* sums, int tokens, int q_si
   store_one(sums + token * 2 + which, total);
 }
 
+// 32 norm weights of a dtype known at run time.
+ESIMD_INLINE simd<float, 32> load_norm_weights(const void* base, int first, int kind) {
+  if (kind == 0) return load_block<float, 32, 4>(static_cast<const float*>(base) + first);
+  const simd<uint16_t, 32> bits = load_block<uint16_t, 32, 4>(static_cast<const uint16_t*>(base) + first);
+  return kind == 1 ? from_float16<32>(bits) : from_bfloat16<32>(bits);
+}
+
+// One block of 128 elements from `at` on of a vector of `size`.
 template <class T>
-ESIMD_INLINE void qk_rms_apply(
-    const T* qkv, float* sums, const void* q_weight, const void* k_weight, T* q_out, T* k_out, int tokens, int q_size,
-    int kv_size, int qkv_stride, int q_out_stride, int k_out_stride, int world_size, int flags, float eps) {
+ESIMD_INLINE void rms_block(
+    const T* from, T* to, const void* weights, float sum, int at, int size, int world_size, int flags, float eps) {
   using namespace esimd;
-  const auto item = XPU_MOE_ITEM;
-  const int token = item.get_group(1), block = item.get_group(2);
-  const int q_blocks = (q_size + RMS_BLOCK - 1) / RMS_BLOCK;
-  const bool is_k = block >= q_blocks;
-  const int size = is_k ? kv_size : q_size, at = (is_k ? block - q_blocks : block) * RMS_BLOCK;
-  const int weights_kind = flags >> abi::WEIGHTS_SHIFT & 3;
-  const float mean = load_one(sums + token * 2 + int(is_k)) * esimd::inv(float(size) * float(world_size));
-  const float factor = esimd::rsqrt(mean + eps);
-  const T* from = qkv + int64_t(token) * qkv_stride + (is_k ? q_size : 0) + at;
-  T* to = is_k ? k_out + int64_t(token) * k_out_stride : q_out + int64_t(token) * q_out_stride;
-  const void* weights = is_k ? k_weight : q_weight;
+  const float factor = esimd::rsqrt(sum * esimd::inv(float(size) * float(world_size)) + eps);
 #pragma unroll
   for (int i = 0; i < RMS_BLOCK; i += 32) {
     if (at + i >= size) continue;
-    simd<float, 32> values = to_float<T, 32>(load_block<T, 32, 4>(from + i));
-    simd<float, 32> w;
-    w.template select<16, 1>(0) = load_floats<16>(weights, at + i, 16, weights_kind, 0.0f);
-    w.template select<16, 1>(16) = load_floats<16>(weights, at + i + 16, 16, weights_kind, 0.0f);
+    simd<float, 32> values = to_float<T, 32>(load_block<T, 32, 4>(from + at + i));
+    const simd<float, 32> w = load_norm_weights(weights, at + i, flags >> abi::WEIGHTS_SHIFT & 3);
     simd<uint16_t, 32> bits = to_bits<T, 32>(simd<float, 32>(values * factor * w));
     block_store<uint32_t, 16>(
         reinterpret_cast<uint32_t*>(to + at + i), bits.template bit_cast_view<uint32_t>(), properties{alignment<4>});
   }
+}
+
+template <class T>
+ESIMD_INLINE void qk_rms_apply(
+    const T* qkv, float* sums, const void* q_weight, const void* k_weight, T* q_out, T* k_out, int tokens, int q_size,
+    int kv_size, int qkv_stride, int q_out_stride, int k_out_stride, int world_size, int flags, float eps) {
+  const auto item = XPU_MOE_ITEM;
+  const int token = item.get_group(1), block = item.get_group(2);
+  const int q_blocks = (q_size + RMS_BLOCK - 1) / RMS_BLOCK;
+  const T* row = qkv + int64_t(token) * qkv_stride;
+  if (block < q_blocks)
+    rms_block<T>(
+        row, q_out + int64_t(token) * q_out_stride, q_weight, load_one(sums + token * 2), block * RMS_BLOCK, q_size,
+        world_size, flags, eps);
+  else
+    rms_block<T>(
+        row + q_size, k_out + int64_t(token) * k_out_stride, k_weight, load_one(sums + token * 2 + 1),
+        (block - q_blocks) * RMS_BLOCK, kv_size, world_size, flags, eps);
 }
 
 }  // namespace xpu_moe

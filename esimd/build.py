@@ -1,0 +1,49 @@
+"""`python -m xpu_moe.esimd build`: kernel sources to the SPIR-V that the wheel ships."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+
+from xpu_moe.esimd.kernels import instances
+from xpu_moe.esimd.tools import spirv
+from xpu_moe.toolenv import ToolEnvironmentError
+
+HELP = "compile the kernels to SPIR-V (--check: only say whether the committed SPIR-V is stale)"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit 0: built, or nothing stale. 1: --check found stale modules, or the compiler refused. 2: bad arguments."""
+    parser = argparse.ArgumentParser(prog="python -m xpu_moe.esimd build", description=HELP)
+    parser.add_argument("modules", nargs="*", help="modules to build (default: those that are stale)")
+    parser.add_argument("--all", action="store_true", help="build every module")
+    parser.add_argument("--check", action="store_true", help="build nothing, exit 1 where a module is stale")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    options = parser.parse_args(argv)
+    unknown = [name for name in options.modules if name not in instances.modules()]
+    if unknown:
+        parser.error(f"no module {', '.join(unknown)}; known: {', '.join(instances.modules())}")
+
+    stale = spirv.stale()
+    if options.check:
+        answer, code = {"stale": stale}, int(bool(stale))
+    else:
+        names = options.modules or list(instances.modules() if options.all else (n for n in stale))
+        try:
+            answer, code = spirv.build([n for n in names if n in instances.modules()]), 0
+        except (spirv.CompileError, ToolEnvironmentError) as error:
+            print(f"build: {error}", file=sys.stderr)
+            return 1
+    if options.json:
+        print(json.dumps(answer))
+    elif options.check:
+        for name, reason in stale.items():
+            print(f"{name}: {reason}")
+        if not stale:
+            print("every module is fresh")
+    else:
+        total = sum(row["bytes"] for row in answer["modules"].values())
+        print(f"{len(names)} of {len(answer['modules'])} modules built, {total / 1e6:.2f} MB in {spirv.FOLDER}")
+    return code
