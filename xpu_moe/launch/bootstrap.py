@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from xpu_moe import cache
 from xpu_moe.env import read
 from xpu_moe.launch import args, detect, main, secrets
 from xpu_moe.launch.args import Arguments
@@ -37,6 +39,9 @@ def start(argv: Sequence[str], project: Path) -> int:
     except Interrupted as signal_name:
         console.plain(f"serve_minimax: {signal_name}: stopped; the next run makes the environment anew")
         return INTERRUPTED
+    except cache.UnsafeCache as error:
+        console.plain(f"serve_minimax: {error}")
+        return ENVIRONMENT
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         console.plain(f"serve_minimax: {where}{error.strerror or error}")
@@ -92,13 +97,27 @@ def _adopt(found: interpreters.Active, project: Path, console: Console, *, dry: 
     if not found.ours:
         step = _adding(found, project)
         console.say(f"installing: {step.title}")
+        if "-e" not in step.argv:
+            _copy_checkout(project)
         execute.run_one(step, project, console)
     return found.python
 
 
 def _adding(found: interpreters.Active, project: Path) -> steps.Step:
-    argv = (found.python, "-m", "pip", "install", "-q", "--no-deps", "-e", str(project))
+    # A checkout that cannot be written to (a read-only mount) cannot be installed in place: pip writes beside it.
+    source = ["-e", str(project)] if os.access(project, os.W_OK) else [str(cache.location("checkout"))]
+    argv = (found.python, "-m", "pip", "install", "-q", "--no-deps", *source)
     return steps.Step("this package, without its needs, into the active environment", argv)
+
+
+def _copy_checkout(project: Path) -> None:
+    """The parts of a read-only checkout that are installed, copied to where pip may write."""
+    target = cache.folder("checkout")
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copyfile(project / name, target / name)
+    for room in ("xpu_moe", "cuda", "esimd"):
+        shutil.rmtree(target / room, ignore_errors=True)
+        shutil.copytree(project / room, target / room, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _print_plan(

@@ -45,7 +45,7 @@ def build(
     check_lengths(chosen)
     extra, secrets = _keys(arguments.extra)
     extra, additional = _additional(extra, chosen)
-    profile = arguments.profile or ""
+    profile = arguments.profile or "default"
     rows = environment.render(device, chosen, environ, run_folder, profile, make_folders)
     return LaunchPlan(
         model=model,

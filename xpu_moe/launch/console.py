@@ -11,8 +11,9 @@ from xpu_moe.launch.secrets import Masker
 class Console:
     """Prints one thought a line, with the seconds since the start."""
 
-    def __init__(self, masker: Masker | None = None) -> None:
+    def __init__(self, masker: Masker | None = None, json: bool = False) -> None:
         self.masker = masker or Masker()
+        self.json = json
         self.begun = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -27,3 +28,7 @@ class Console:
     def out(self, text: str) -> None:
         """Text on stdout."""
         print(self.masker.text(text), flush=True)
+
+    def result(self, text: str) -> None:
+        """What was asked for, for people: stdout, or stderr where stdout belongs to one JSON object."""
+        print(self.masker.text(text), file=sys.stderr if self.json else sys.stdout, flush=True)

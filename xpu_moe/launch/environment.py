@@ -33,6 +33,7 @@ ALWAYS = (
     Always("VLLM_CACHE_ROOT", "vllm", "compiled code lies in a folder of mode 0700", folder=True),
     Always("TORCHINDUCTOR_CACHE_DIR", "inductor", "compiled code lies in a folder of mode 0700", folder=True),
     Always("TRITON_CACHE_DIR", "triton", "compiled code lies in a folder of mode 0700", ("xpu", "cuda"), True),
+    Always("SYCL_CACHE_DIR", "sycl", "compiled kernels lie in a folder of mode 0700", ("xpu",), True),
     Always("NEO_CACHE_DIR", "neo", "compiled kernels lie in a folder of mode 0700", ("xpu",), True),
 )
 
@@ -42,7 +43,7 @@ def render(
     settings: Mapping[str, Setting],
     environ: Mapping[str, str],
     run_folder: Path,
-    profile: str = "",
+    profile: str = "default",
     make_folders: bool = True,
 ) -> tuple[EnvValue, ...]:
     """What is set for the server, in order. With `make_folders` the cache folders are made (ENVIRONMENT on refusal)."""
@@ -54,8 +55,7 @@ def render(
     rows["XPU_MOE_REPORT"] = EnvValue(
         "XPU_MOE_REPORT", str(run_folder / "report"), "this run", "the workers tell here which backend serves"
     )
-    for name, exported, origin, why in _of_profile(profile, device, environ):
-        rows[name] = EnvValue(name, exported, origin, why)
+    rows |= {row.name: row for row in _of_profile(profile, device, settings, environ)}
     rows |= _of_settings(device, settings)
     return tuple(_yours(row, environ) for row in rows.values())
 
@@ -101,8 +101,25 @@ def _folder(name: str, make: bool) -> str:
         raise LaunchError(ENVIRONMENT, str(error)) from None
 
 
-def _of_profile(profile: str, device: Found, environ: Mapping[str, str]) -> list[tuple[str, str | None, str, str]]:
-    return []
+def _of_profile(
+    profile: str, device: Found, settings: Mapping[str, Setting], environ: Mapping[str, str]
+) -> list[EnvValue]:
+    """What the environment profile exports; the user's own values come back as theirs."""
+    from xpu_moe import verdict
+    from xpu_moe.env import library, profiles, versions
+
+    ranks = settings["tp"].value * settings["pp"].value
+    cards = None if device.kind == "cpu" else tuple(range(ranks))
+    try:
+        situation = profiles.Situation(
+            cards=cards, peer_access=verdict.peer_access(device.kind, cards), library=library.oneccl()
+        )
+        rendered = profiles.render(profile, device.kind, versions.installed(), environ, situation)
+    except profiles.BadProfile as error:
+        raise LaunchError(USAGE, str(error)) from None
+    except cache.UnsafeCache as error:
+        raise LaunchError(ENVIRONMENT, str(error)) from None
+    return [EnvValue(s.name, s.wanted, f"profile {profile}", s.why) for s in rendered]
 
 
 def inherited() -> dict[str, str]:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from xpu_moe import cache
 from xpu_moe.env import read
 from xpu_moe.launch import args, build, canary, container, demo, detect, folders, preflight, secrets, systemd
 from xpu_moe.launch.args import Arguments
@@ -20,6 +21,8 @@ from xpu_moe.launch.plan import LaunchPlan
 from xpu_moe.launch.run import Run, interruptible
 from xpu_moe.launch.settings import Setting
 
+PROJECT = Path(__file__).resolve().parents[2]
+
 
 def main(argv: Sequence[str]) -> int:
     """Launch; returns the exit code (see errors.py). Everything that goes wrong is one line on stderr."""
@@ -28,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     console = Console(masker)
     try:
         with interruptible():
-            return _main(args.parse(argv), environ, console)
+            return _main(args.parse(argv), list(argv), environ, console)
     except LaunchError as error:
         console.plain(f"serve_minimax: {error}")
         return error.code
@@ -38,13 +41,17 @@ def main(argv: Sequence[str]) -> int:
     except Interrupted as signal_name:
         console.plain(f"serve_minimax: {signal_name}: stopped")
         return INTERRUPTED
+    except cache.UnsafeCache as error:
+        console.plain(f"serve_minimax: {error}")
+        return ENVIRONMENT
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         console.plain(f"serve_minimax: {where}{error.strerror or error}")
         return ENVIRONMENT
 
 
-def _main(arguments: Arguments, environ: Mapping[str, str], console: Console) -> int:
+def _main(arguments: Arguments, argv: list[str], environ: Mapping[str, str], console: Console) -> int:
+    console.json = arguments.json
     if arguments.canary:
         return ask_running(arguments, environ, console)
     model = early(arguments, environ)
@@ -55,7 +62,7 @@ def _main(arguments: Arguments, environ: Mapping[str, str], console: Console) ->
     folder = folders.planned() if dry else folders.make()
     plan = build.build(arguments, model, device, environ, vllm=vllm_command(), run_folder=folder, make_folders=not dry)
     if dry:
-        return _print(arguments, plan, console)
+        return _print(arguments, argv, plan, console)
     for note in plan.notes:
         console.say(f"note: {note}")
     findings = preflight.run(plan, plan.child_environment(environ), console, force=arguments.force)
@@ -114,14 +121,14 @@ def vllm_command() -> str:
     if given:
         return given
     beside = Path(sys.executable).parent / "vllm"
-    return str(beside if beside.exists() else Path(__file__).resolve().parents[2] / ".venv" / "bin" / "vllm")
+    return str(beside if beside.exists() else PROJECT / ".venv" / "bin" / "vllm")
 
 
-def _print(arguments: Arguments, plan: LaunchPlan, console: Console) -> int:
+def _print(arguments: Arguments, argv: list[str], plan: LaunchPlan, console: Console) -> int:
     if arguments.print_container:
-        console.out(container.text(plan, console.masker))
+        console.out(container.text(plan, str(PROJECT), str(cache.location()), console.masker))
     elif arguments.print_systemd:
-        console.out(systemd.text(plan, arguments, console.masker))
+        console.out(systemd.text(plan, argv, PROJECT, console.masker))
     elif arguments.json:
         console.out(json.dumps(plan.as_dict(console.masker)))
     else:

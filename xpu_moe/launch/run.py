@@ -101,7 +101,8 @@ class Run:
             "serving": {k: v for k, v in told.items() if k not in ("backend", "reason")},
             "vllm": installed.get("vllm", ""),
             "versions": installed,
-            "seconds": {"total": round(time.monotonic() - self._begun, 2), **self._seconds},
+            "seconds": round(time.monotonic() - self._begun, 2),
+            "timings": self._seconds,
             "phases": self._watch.timings(time.monotonic()),
             "preflight": [finding.as_dict() for finding in self._findings],
             "log_findings": [finding.as_dict() for finding in self._watch.causes()],
@@ -171,15 +172,14 @@ class Run:
         with self._lock:
             self._watch.enter(SERVING, time.monotonic())
         told = report.summary(self.folder / "report")
-        say = self.console.say
-        say(f"completion: {canary.PROMPT!r} -> {self._result.completion!r}")
-        say(f"chat: {self._result.chat!r}")
-        say(f"backend: {told['backend'] or 'unknown'}: {told['reason']}")
-        say(f"ready after {self._seconds['ready']:.0f} s at {self.plan.url}; try:")
-        line = ready.curl(self.plan, with_key=bool(self._environ.get("VLLM_API_KEY")))
-        self.console.plain(f"\n{line}\n")
+        show = self.console.result
+        show(f"completion: {canary.PROMPT!r} -> {self._result.completion!r}")
+        show(f"chat: {self._result.chat!r}")
+        show(f"backend: {told['backend'] or 'unknown'}: {told['reason']}")
+        show(f"ready after {self._seconds['ready']:.0f} s at {self.plan.url}; try:\n")
+        show(f"{ready.curl(self.plan, with_key=bool(self._environ.get('VLLM_API_KEY')))}\n")
         if line := ready.bench(self.plan):
-            self.console.plain(f"{line}\n")
+            show(f"{line}\n")
         ready.notify("READY=1")
 
     def _until_told(self, server: Server) -> None:

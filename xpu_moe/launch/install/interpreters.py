@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from xpu_moe import cache
 from xpu_moe.env import read
 from xpu_moe.launch.errors import ENVIRONMENT, LaunchError
 from xpu_moe.launch.install.recipes import Recipe
@@ -55,7 +56,7 @@ def active(project: Path, environ: Mapping[str, str] | None = None) -> Active | 
     for python in dict.fromkeys([*candidates, sys.executable]):
         found = _look(python)
         if found and found["vllm"]:
-            ours = found["origin"] == project.as_uri()
+            ours = found["origin"] in (project.as_uri(), cache.location("checkout").as_uri())
             return Active(found["python"], Path(found["prefix"]), found["versions"], ours)
     return None
 
