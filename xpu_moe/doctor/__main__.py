@@ -1,0 +1,111 @@
+"""`python -m xpu_moe.doctor`: what is wrong with this machine, this environment, this plan.
+
+Exit codes: 0 healthy, 1 warnings, 2 errors, 64 a file cannot be read or written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from xpu_moe.doctor.collect import collect
+from xpu_moe.doctor.facts import SCHEMA
+from xpu_moe.doctor.finding import Finding, worst
+from xpu_moe.doctor.judge import judge
+
+UNUSABLE = 64
+_MOST = 64 << 20
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the doctor; returns its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        facts = _read(arguments.facts) if arguments.facts else _collect(arguments)
+        if arguments.save:
+            _save(arguments.save, facts)
+    except (OSError, ValueError) as error:
+        print(f"doctor: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+        return UNUSABLE
+    findings = judge(facts)
+    if arguments.json:
+        answer = {"schema": SCHEMA, "findings": [f.as_dict() for f in findings], "exit": worst(findings)}
+        print(json.dumps(answer, ensure_ascii=True))
+    else:
+        print("\n".join(_report(findings, arguments.verbose)))
+    return worst(findings)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m xpu_moe.doctor", description=__doc__)
+    parser.add_argument("--facts", type=Path, metavar="FILE", help="judge a recorded facts file, not this machine")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="record the facts: no personal details are in them")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    parser.add_argument("--model", type=Path, metavar="DIR", help="a checkpoint folder to look at")
+    parser.add_argument(
+        "--plan", type=Path, metavar="FILE", help="a launch plan as JSON (the `plan` object of the facts)"
+    )
+    parser.add_argument(
+        "--deep", action="store_true", help="load torch and the collective library in a child (<= 30 s)"
+    )
+    parser.add_argument("--verbose", action="store_true", help="notes as well")
+    return parser
+
+
+def _collect(arguments: argparse.Namespace) -> dict[str, Any]:
+    plan = _read(arguments.plan) if arguments.plan else None
+    if isinstance(plan, dict) and isinstance(plan.get("plan"), dict):
+        plan = plan["plan"]
+    return collect(
+        arguments.model, plan, arguments.deep, on_phase=lambda text: print(f"doctor: {text}", file=sys.stderr)
+    )
+
+
+def _read(file: Path) -> Any:
+    """A JSON file: facts alone, or a recorded case with its facts inside. Raises OSError, ValueError."""
+    if file.stat().st_size > _MOST:
+        raise ValueError(f"{file}: larger than any facts file ({_MOST >> 20} MiB)")
+    try:
+        found = json.loads(file.read_text(encoding="utf-8", errors="replace"))
+    except (ValueError, RecursionError):
+        raise ValueError(f"{file}: no JSON; wanted what `--save` writes") from None
+    if isinstance(found, dict) and "schema" not in found and isinstance(found.get("facts"), dict):
+        found = found["facts"]
+    if not isinstance(found, dict):
+        raise ValueError(f"{file}: got {type(found).__name__}, wanted a JSON object as `--save` writes it")
+    return found
+
+
+def _save(file: Path, facts: dict[str, Any]) -> None:
+    """Write beside, then rename: an interrupted run leaves no half a file."""
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            json.dump(facts, out, indent=1, sort_keys=True)
+            out.write("\n")
+        os.replace(name, file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _report(findings: list[Finding], verbose: bool) -> list[str]:
+    lines: list[str] = []
+    for finding in findings:
+        if finding.severity != "info" or verbose:
+            lines += finding.lines()
+    count = {level: sum(f.severity == level for f in findings) for level in ("error", "warn", "info")}
+    notes = "" if verbose or not count["info"] else f" ({count['info']} notes: --verbose)"
+    if not count["error"] and not count["warn"]:
+        return [*lines, f"healthy{notes}"]
+    return [*lines, f"{count['error']} errors, {count['warn']} warnings{notes}"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

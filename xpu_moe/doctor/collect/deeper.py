@@ -1,0 +1,62 @@
+"""`--deep`: a child loads torch and the collective library, asks each card for one exact product, and vLLM for parsers.
+
+The child may crash, hang or print; it has 30 s, its own process group, and only its last line counts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from typing import Any
+
+from xpu_moe.doctor.collect.where import Where
+
+LIMIT_S = 30
+
+
+def merge(found: dict[str, Any], where: Where) -> None:
+    """Run the child and merge what it saw; `deep` in the facts says how it ended."""
+    answer, ended = _ask(where)
+    found["deep"] = ended
+    for library in answer.get("libraries") or []:
+        rows = [r for r in found.get("libraries", []) if r["name"].split(".so")[0] != library["name"].split(".so")[0]]
+        found["libraries"] = rows
+    found.setdefault("libraries", []).extend(answer.get("libraries") or [])
+    if answer.get("peer_access"):
+        found["peer_access"] = answer["peer_access"]
+    if answer.get("parsers"):
+        found.setdefault("python", {})["parsers"] = answer["parsers"]
+    for index, exact in enumerate(answer.get("gemm") or []):
+        if index < len(found.get("gpus") or []):
+            found["gpus"][index]["gemm_exact"] = exact
+    if not found["libraries"]:
+        del found["libraries"]
+
+
+def _ask(where: Where) -> tuple[dict[str, Any], str]:
+    command = [sys.executable, "-m", "xpu_moe.doctor.deep"]
+    child = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env=dict(where.environ), start_new_session=True, errors="replace",
+    )  # fmt: skip
+    try:
+        output, _ = child.communicate(timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        _end(child)
+        return {}, f"no answer in {LIMIT_S} s"
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    try:
+        return (json.loads(lines[-1]), "done") if lines else ({}, f"ended with code {child.returncode}")
+    except ValueError:
+        return {}, "unreadable answer"
+
+
+def _end(child: subprocess.Popen[str]) -> None:
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    child.communicate()

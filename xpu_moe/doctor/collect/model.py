@@ -1,0 +1,35 @@
+"""The checkpoint: config.json, the safetensors index or headers. No weights are read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xpu_moe.doctor.collect.where import Where, known
+from xpu_moe.plan.checkpoint import BadCheckpoint, read
+
+
+def facts(where: Where) -> dict[str, Any]:
+    """`model`; a checkpoint that cannot be read is a fact too (`index_error`)."""
+    if where.model is None:
+        return {}
+    try:
+        found = read(where.model)
+    except BadCheckpoint as error:
+        return {"model": {"index_error": str(error)}}
+    return {
+        "model": known(
+            {
+                "config": _without_personal(found.config),
+                "quantization_config": found.quantization or None,
+                "tensor_names": sorted(found.tensors) or None,
+                "shards_missing": list(found.shards_missing) or None,
+                "index_error": found.problem,
+                "weights_bytes": found.bytes_on_disk or None,
+            }
+        )
+    }
+
+
+def _without_personal(config: Any) -> dict[str, Any]:
+    """config.json as it is, except where its writer's folders stand in it."""
+    return {key: value for key, value in dict(config).items() if key not in ("_name_or_path", "name_or_path")}

@@ -1,0 +1,41 @@
+"""What must not enter a facts file: homes, users, hosts, serials; and secrets nowhere."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+MASK = "***"
+_SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL|PRIVATE_KEY|AUTH", re.I)
+_SECRET_VALUE = re.compile(
+    r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}|eyJ[\w-]{8,}\.[\w.-]+)"
+)
+_URL_USER = re.compile(r"(\w+://)[^/\s:@]+:[^/\s@]+@")
+_HOMES = re.compile(r"/(?:home|Users)/[^/\s:;,'\"]+|/root(?=/|$)")
+_SERIAL = re.compile(r"\bGPU-[0-9a-f]{8}-[0-9a-f-]{20,}", re.I)
+
+
+def private(value: str) -> str:
+    """A path or value without personal parts: the interpreter's folder is `venv`, a home is `~`."""
+    value = _URL_USER.sub(rf"\1{MASK}@", _SECRET_VALUE.sub(MASK, value))
+    if sys.prefix != "/usr":
+        value = value.replace(sys.prefix, "venv")
+    try:
+        home = str(Path.home())
+    except RuntimeError:
+        home = ""
+    if len(home) > 1:
+        value = value.replace(home, "~")
+    return _SERIAL.sub("GPU", _HOMES.sub("~", value))
+
+
+def is_secret(name: str) -> bool:
+    """Does the name of a variable say that its value is nobody's business?"""
+    return _SECRET_NAME.search(name) is not None
+
+
+def masked(environ: Mapping[str, str]) -> dict[str, str]:
+    """Values fit to be recorded."""
+    return {name: MASK if is_secret(name) else private(value) for name, value in environ.items()}

@@ -1,0 +1,100 @@
+"""The system: kernel, container, capabilities, shared memory, IOMMU, host memory. No host or user names."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from xpu_moe.doctor.collect.where import Where, entries, known, number, text
+
+_CAPABILITIES = {19: "SYS_PTRACE", 21: "SYS_ADMIN", 14: "IPC_LOCK", 23: "SYS_NICE"}
+_CONTAINER_MARKS = ("docker", "libpod", "containerd", "kubepods", "lxc")
+
+
+def facts(where: Where) -> dict[str, Any]:
+    """The `os` part."""
+    status = _pairs(text(where.path("/proc/self/status")) or "")
+    memory = _pairs(text(where.path("/proc/meminfo")) or "")
+    return {
+        "os": known(
+            {
+                "kernel": text(where.path("/proc/sys/kernel/osrelease")),
+                "distro": _distro(text(where.path("/etc/os-release")) or ""),
+                "in_container": _in_container(where),
+                "capabilities": _capabilities(status.get("CapEff")),
+                "yama_ptrace_scope": number(where.path("/proc/sys/kernel/yama/ptrace_scope")),
+                "seccomp": {"0": False, "1": True, "2": True}.get(status.get("Seccomp", "")),
+                "shm_bytes": _shm(where),
+                "iommu": _iommu(where),
+                "dri_by_path": _by_path(where),
+                "ram_bytes": _kib(memory.get("MemTotal")),
+                "swap_bytes": _kib(memory.get("SwapTotal")),
+            }
+        )
+    }
+
+
+def _pairs(content: str) -> dict[str, str]:
+    found = {}
+    for line in content.splitlines():
+        key, colon, value = line.partition(":")
+        if colon:
+            found[key.strip()] = value.strip()
+    return found
+
+
+def _kib(value: str | None) -> int | None:
+    found = re.match(r"(\d+) kB", value or "")
+    return int(found.group(1)) * 1024 if found else None
+
+
+def _distro(content: str) -> str | None:
+    found = re.search(r'^PRETTY_NAME="?([^"\n]*)', content, re.M)
+    return found.group(1) if found else None
+
+
+def _in_container(where: Where) -> bool | None:
+    if where.path("/.dockerenv").exists() or where.path("/run/.containerenv").exists():
+        return True
+    groups = text(where.path("/proc/1/cgroup"))
+    if groups is None:
+        return None
+    return any(mark in groups for mark in _CONTAINER_MARKS)
+
+
+def _capabilities(mask: str | None) -> list[str] | None:
+    try:
+        bits = int(mask or "", 16)
+    except ValueError:
+        return None
+    return [name for bit, name in _CAPABILITIES.items() if bits >> bit & 1]
+
+
+def _shm(where: Where) -> int | None:
+    try:
+        found = os.statvfs(where.path("/dev/shm"))
+    except FileNotFoundError:
+        return 0 if where.path("/dev").is_dir() else None
+    except OSError:
+        return None
+    return found.f_blocks * found.f_frsize
+
+
+def _iommu(where: Where) -> str | None:
+    """off, on (translated) or passthrough, by the type of the kernel's IOMMU groups."""
+    groups = where.path("/sys/kernel/iommu_groups")
+    if not groups.is_dir():
+        return None
+    kinds = {text(kind) for kind in entries(groups, "*/type")}
+    if not entries(groups):
+        return "off"
+    if kinds and kinds <= {"identity"}:
+        return "passthrough"
+    return "on"
+
+
+def _by_path(where: Where) -> bool | None:
+    if not where.path("/dev/dri").is_dir():
+        return None
+    return bool(entries(where.path("/dev/dri/by-path"), "*-render"))

@@ -1,0 +1,108 @@
+"""Log files of any size and encoding, as lines. Constant memory; chunks without a telling word are passed over."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import io
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from xpu_moe.doctor.logs import Explainer, Explanation
+from xpu_moe.doctor.messages import MESSAGES
+from xpu_moe.doctor.phases import KEYS
+
+CHUNK = 1 << 20
+_LONGEST = 1 << 16  # a longer line is cut: nobody reads it
+_WORDS = tuple(
+    sorted(
+        {key.encode() for message in MESSAGES for key in message.keys}
+        | {key.encode() for key in KEYS}
+        | {b"changed to be", b"GuC firmware", b"rror", b"RROR", b"xception", b"XCEPTION", b"ailed", b"fatal", b"annot"},
+        key=len,
+    )
+)
+_BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+
+
+class NotALog(ValueError):
+    """The file is no text."""
+
+
+def explain_file(path: Path, progress: Callable[[int, int], None] | None = None) -> Explanation:
+    """What the log in `path` means. `progress(bytes read, size)` is called for each MiB.
+
+    Raises OSError when the file cannot be read, NotALog when it is no text.
+    """
+    explainer = Explainer()
+    size = path.stat().st_size
+    with _opened(path) as file:
+        head = file.read(4096)
+        encoding = _encoding(head)
+        done = 0
+        for chunk in _chunks(file, head, encoding):
+            done += len(chunk)
+            if progress:
+                progress(done, size)
+            _take(explainer, chunk, encoding)
+    return explainer.result()
+
+
+def _opened(path: Path) -> BinaryIO:
+    file = path.open("rb")
+    if file.read(2) == b"\x1f\x8b":
+        file.close()
+        return io.BufferedReader(gzip.open(path, "rb"))  # type: ignore[arg-type]
+    file.seek(0)
+    return file
+
+
+def _encoding(head: bytes) -> str:
+    for bom, name in _BOMS:
+        if head.startswith(bom):
+            return name
+    if not head:
+        return "utf-8"
+    even, odd = head[0::2].count(0), head[1::2].count(0)
+    if odd > len(head) // 4 and even < len(head) // 16:
+        return "utf-16-le"
+    if even > len(head) // 4 and odd < len(head) // 16:
+        return "utf-16-be"
+    controls = sum(byte < 9 or 13 < byte < 27 or 27 < byte < 32 for byte in head)
+    if controls > len(head) // 4:
+        raise NotALog("no text: more than a quarter of its first bytes are control characters")
+    return "utf-8"
+
+
+def _chunks(file: BinaryIO, head: bytes, encoding: str) -> Iterator[bytes]:
+    """Pieces that end at a line end (or at CHUNK bytes where a line is longer)."""
+    newline = "\n".encode(encoding)
+    rest = head
+    while True:
+        block = file.read(CHUNK)
+        if not block:
+            if rest:
+                yield rest
+            return
+        rest += block
+        end = rest.rfind(newline)
+        while encoding.startswith("utf-16") and end % 2 and end > 0:
+            end = rest.rfind(newline, 0, end + len(newline) - 1)
+        if end < 0 and len(rest) < 2 * CHUNK:
+            continue
+        cut = end + len(newline) if end >= 0 else len(rest) // 2 * 2
+        yield rest[:cut]
+        rest = rest[cut:]
+
+
+def _take(explainer: Explainer, chunk: bytes, encoding: str) -> None:
+    if encoding == "utf-8":
+        if not any(word in chunk for word in _WORDS):
+            explainer.lines += chunk.count(b"\n")
+            return
+        for raw in chunk.splitlines():
+            explainer.feed(raw[:_LONGEST].decode("utf-8", "replace"))
+        return
+    for line in chunk.decode(encoding, "replace").lstrip("\ufeff").splitlines():
+        explainer.feed(line[:_LONGEST])

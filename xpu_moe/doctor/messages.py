@@ -1,0 +1,273 @@
+"""The messages that people paste, and what they mean: a table. `logs.py` walks it.
+
+`kind`: a `cause` explains the failure, a `symptom` follows from one, a `note` is harmless or only informs.
+`about` may name a group of the pattern in braces (`env.{name}`). `keys` are literals of which a matching line contains
+at least one: a cheap test before the pattern. `blames` names settings that, when the log shows them changed to the
+given value (`None` = any), are the setting to change: the finding is then about the first of them. `where` restricts a
+message to phases. `also` are further places worth a look.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Literal
+
+Kind = Literal["cause", "symptom", "note"]
+
+
+@dataclass(frozen=True)
+class Message:
+    code: str
+    keys: tuple[str, ...]
+    pattern: re.Pattern[str]
+    kind: Kind
+    severity: Literal["error", "warn", "info"]
+    about: str
+    title: str
+    why: str
+    fix: str
+    source: str
+    blames: tuple[tuple[str, str | None], ...] = ()
+    where: tuple[str, ...] = ()
+    also: tuple[str, ...] = field(default=())
+
+
+def _m(
+    code: str, keys: str | tuple[str, ...], pattern: str, kind: Kind, severity: Literal["error", "warn", "info"],
+    about: str, title: str, why: str, fix: str, source: str, blames: tuple[tuple[str, str | None], ...] = (),
+    where: tuple[str, ...] = (), also: tuple[str, ...] = (),
+) -> Message:  # fmt: skip
+    keys = (keys,) if isinstance(keys, str) else keys
+    return Message(
+        f"log.{code}", keys, re.compile(pattern), kind, severity, about, title, why, fix, source, blames, where, also
+    )
+
+
+# settings that stop collectives, in the order in which they deserve the blame (ladder of the B70 note, oneCCL source)
+STOPPERS: tuple[tuple[str, str | None], ...] = (
+    ("CCL_TOPO_P2P_ACCESS", "0"), ("CCL_ATL_TRANSPORT", "mpi"), ("CCL_WORKER_COUNT", None), ("CCL_ALLREDUCE", None),
+    ("CCL_ZE_CACHE_OPEN_IPC_HANDLES", None), ("CCL_PROCESS_LAUNCHER", None), ("CCL_LOCAL_SIZE", None),
+    ("CCL_TOPO_FABRIC_VERTEX_CONNECTION_CHECK", "0"), ("CCL_ZE_IPC_EXCHANGE", None), ("CCL_TOPO_P2P_ACCESS", None),
+)  # fmt: skip
+
+MESSAGES: tuple[Message, ...] = (
+    # values and names ------------------------------------------------------------------------------------------
+    _m("value-refused", "unexpected value", r"(?P<name>[A-Za-z_][A-Za-z0-9_]+): unexpected value: (?P<value>.*?), expected values?: (?P<wanted>.*)",
+       "cause", "error", "env.{name}", "{name} has a value that oneCCL does not accept: {value}",
+       "oneCCL ends the process at such a value; it accepts {wanted}.", "unset {name}", "oneCCL env parser"),
+    _m("algorithm-refused", "unknown algorithm name", r"(?:(?P<name>CCL_[A-Z0-9_]+).*)?unknown algorithm name",
+       "cause", "error", "env.{name|CCL_ALLREDUCE}", "an algorithm name that oneCCL does not know",
+       "A CCL_<collective> variable holds a name that is not in the list which the line prints.",
+       "unset {name|CCL_ALLREDUCE}", "oneCCL env parser"),
+    _m("vllm-variable-unknown", "Unknown vLLM environment variable", r"Unknown vLLM environment variable detected: (?P<name>[A-Za-z0-9_]+)",
+       "cause", "warn", "env.{name}", "{name} is not read by this vLLM",
+       "The name is gone, or comes from a fork: the setting does nothing.",
+       "unset {name}; use the command-line flag instead", "vLLM envs.py"),
+    _m("graph-variable-absent", "XPU Graph is disabled by environment", r"XPU Graph is disabled by environment variable",
+       "cause", "warn", "env.VLLM_XPU_ENABLE_XPU_GRAPH", "a graph was asked for, the variable is absent in the engine",
+       "The workers inherit the environment of the start: set later it is not seen.",
+       "export VLLM_XPU_ENABLE_XPU_GRAPH=1 before the server starts", "vLLM platforms/xpu.py"),
+    # transport -------------------------------------------------------------------------------------------------
+    _m("mpi-transport", ("MPIDI_GPU_init", "MPI_Init"), r"MPIDI_GPU_init|MPI_Init(_thread)?\(.*failed",
+       "cause", "error", "env.CCL_ATL_TRANSPORT", "the MPI transport died under vLLM's workers",
+       "vLLM starts its workers itself; MPI's GPU initialisation needs a launcher of its own.",
+       "export CCL_ATL_TRANSPORT=ofi", "B70 u4 decode note; oneCCL source"),
+    _m("transport-switched", "MPI-launcher specific variables", r"did not find MPI-launcher specific variables",
+       "note", "info", "env.CCL_ATL_TRANSPORT", "oneCCL went over to the ofi transport", "Harmless.",
+       "export CCL_ATL_TRANSPORT=ofi says the same without the line", "oneCCL source"),
+    _m("no-interface", ("find interface", "interfaces to connect"), r"(?:can't|cannot|can not|failed to|not|unable to) find (?:an? |any )?interface|find interface",
+       "cause", "error", "env.CCL_KVS_IFACE", "oneCCL's key-value store found no network interface",
+       "It never chooses the loopback by itself; a container may have nothing else.", "export CCL_KVS_IFACE=lo", "oneCCL source"),
+    _m("no-provider", ("fi_getinfo", "providers"), r"fi_getinfo|(?:no|any|find|available|usable) (?:\w+ )?providers",
+       "cause", "error", "env.FI_PROVIDER", "libfabric has no such provider",
+       "The name in FI_PROVIDER is unknown to oneCCL's libfabric, or its provider folder was not found.",
+       "export FI_PROVIDER=tcp; unset FI_PROVIDER_PATH", "libfabric documentation", also=("env.FI_PROVIDER_PATH",)),
+    # peers and handles -----------------------------------------------------------------------------------------
+    _m("no-peer-access", ("zeMemOpenIpcHandle", "zeMemGetIpcHandle"), r"zeMem(?:Open|Get)IpcHandle",
+       "cause", "error", "peer_access", "no peer access between the cards",
+       "A card could not map another card's memory: the host refuses peer access, or it was forced.",
+       "scripts/serve_minimax.sh --profile no-p2p (CCL_TOPO_P2P_ACCESS=0 and the SIMPLE_THRESHOLD trio)",
+       "compute-runtime#935; intel-b70 facts 14", blames=(("CCL_TOPO_P2P_ACCESS", None),)),
+    _m("pidfd-missing", "pidfd is not supported", r"pidfd is not supported",
+       "cause", "warn", "os.capabilities", "the exchange of memory handles fell back to drmfd",
+       "pidfd_getfd is not allowed here (no SYS_PTRACE, or seccomp); an explicit CCL_ZE_IPC_EXCHANGE is overridden.",
+       "run the container with --cap-add SYS_PTRACE; unset CCL_ZE_IPC_EXCHANGE", "uxlfoundation/oneCCL#213",
+       blames=(("CCL_ZE_IPC_EXCHANGE", None),), also=("os.capabilities",)),
+    _m("pidfd-refused", ("pidfd_getfd", "ptrace_scope"), r"pidfd_getfd.*(?:fail|denied|not permitted|error)|ptrace_scope",
+       "cause", "error", "os.yama_ptrace_scope", "the host forbids processes to take each other's handles",
+       "kernel.yama.ptrace_scope is not 0 and the process lacks SYS_PTRACE.",
+       "sudo sysctl kernel.yama.ptrace_scope=0, or run the container with --cap-add SYS_PTRACE",
+       "oneCCL source; kernel Yama documentation", also=("os.capabilities",)),
+    _m("by-path-missing", ("opendir failed", "by-path"), r"opendir failed: could not open device directory|/dev/dri/by-path.*(?:No such|not found|fail|cannot)|(?:No such|not found|fail|cannot).*?/dev/dri/by-path",
+       "cause", "error", "os.dri_by_path", "/dev/dri/by-path is not there",
+       "The drmfd exchange opens render nodes by path; the folder is not mounted into the container.",
+       "add -v /dev/dri/by-path:/dev/dri/by-path to the container", "uxlfoundation/oneCCL#217"),
+    _m("device-fd", "device_fd", r"device_fds?\b",
+       "cause", "error", "os.dri_by_path", "oneCCL could not open a card's render node",
+       "by-path is not mounted, the nodes may not be opened, or pidfd is forbidden.",
+       "mount /dev/dri and /dev/dri/by-path, join group render, add SYS_PTRACE", "uxlfoundation/oneCCL#217"),
+    _m("no-permission", ("/dev/dri", "/dev/kfd"), r"(?:Permission denied|EACCES).*/dev/dri|/dev/dri.*(?:Permission denied|EACCES)",
+       "cause", "error", "os.dri_by_path", "the device nodes may not be opened",
+       "Only members of group render (and video) may open /dev/dri/render*.",
+       "sudo usermod -aG render,video $USER, then log in again (container: --group-add the number of group render)",
+       "intel-b70 facts 11", also=("gpus",)),
+    _m("driver-not-up", ("ERROR_UNINITIALIZED", "No XPU devices", "no SYCL devices", "No device of requested type"),
+       r"RESULT_ERROR_UNINITIALIZED|No XPU devices are available|[Nn]o SYCL devices|No device of requested type",
+       "cause", "error", "gpus", "the driver did not come up: no card is visible",
+       "Resizable BAR off, kernel module missing, or the nodes may not be opened.",
+       "check: ls -l /dev/dri; groups; dmesg | grep xe; resizable BAR in the firmware setup", "intel-b70 facts 11, 14"),
+    # shared memory, host memory --------------------------------------------------------------------------------
+    _m("shm-full", ("/dev/shm", "shared memory segment", "Bus error", "SIGBUS"),
+       r"shared memory segment|/dev/shm.*(?:No space|full|fail|error|ENOSPC)|(?:No space left|ENOSPC|fail|error).*/dev/shm|Bus error|SIGBUS",
+       "cause", "error", "os.shm_bytes", "/dev/shm is too small",
+       "vLLM's message queue and the collective library put their buffers there; a container gets 64 MiB.",
+       "run the container with --ipc=host or --shm-size=16g", "vllm#27313; intel-b70 facts 11"),
+    _m("host-memory", ("oom-kill", "Out of memory: Kill", "oom_reaper", "Memory cgroup out of memory"), r"oom-kill|Out of memory: Kill|oom_reaper|Memory cgroup out of memory",
+       "cause", "error", "os.ram_bytes", "the kernel ended a process for want of host memory",
+       "Loading passes the weights through host memory.", "add swap of the size of the device memory", "llm-scaler#672"),
+    # device ----------------------------------------------------------------------------------------------------
+    _m("device-lost", "DEVICE_LOST", r"(?:UR|ZE|PI)_(?:RESULT_)?ERROR_DEVICE_LOST",
+       "cause", "error", "gpus", "a card was lost: driver, firmware or kernel",
+       "The GPU was reset under the process; the model or its size is not the reason.",
+       "look at dmesg for 'Engine reset'; compare GuC, kernel and compute-runtime with the known-good set",
+       "llm-scaler#595, #723; intel-b70 facts 10"),
+    _m("engine-reset", ("Engine reset", "Timedout job", "CAT error", "CAT_ERROR"), r"Engine reset|Timedout job|CAT[ _]error|CAT_ERROR",
+       "cause", "error", "gpus", "the kernel reset a GPU engine{guc}",
+       "A job did not end or touched foreign memory; GuC 70.58.0 is known for it.",
+       "update linux-firmware (GuC 70.72.1 or 70.54.0 cured reports) or the kernel (>= 7.1)", "vllm#55425"),
+    _m("capture-out-of-resources", "OUT_OF_RESOURCES", r"OUT_OF_RESOURCES",
+       "cause", "error", "plan.cudagraph_capture_sizes", "too many graphs were captured",
+       "Each captured size holds command lists and memory; the default list goes up to 512.",
+       "--compilation-config '{\"cudagraph_capture_sizes\": [1, 2, 4]}'", "llm-scaler#698; xpu-kernels#509",
+       where=("capture",)),
+    _m("out-of-resources", ("OUT_OF_RESOURCES", "OUT_OF_DEVICE_MEMORY"), r"OUT_OF_RESOURCES|OUT_OF_DEVICE_MEMORY",
+       "cause", "error", "gpus", "the card has no room for an allocation",
+       "Device memory is used up, or one allocation is over 4 GB.",
+       "pin --kv-cache-memory-bytes; export UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 for tensors over 4 GB",
+       "intel-b70 facts 3, 14"),
+    _m("out-of-memory", ("out of memory", "OutOfMemoryError"), r"(?:XPU|CUDA|HIP) out of memory|OutOfMemoryError",
+       "cause", "error", "gpus", "device memory is used up",
+       "Weights, KV cache and activations together are more than the card holds.",
+       "python -m xpu_moe.plan --model DIR --tp N shows the parts", "intel-b70 facts 3"),
+    _m("kv-too-small", ("KV cache is needed", "No available memory for the cache blocks"), r"KV cache is needed|No available memory for the cache blocks",
+       "cause", "error", "plan.kv_cache_memory_bytes", "the KV cache does not hold one sequence of max_model_len",
+       "What is left beside weights and graphs is less than one full sequence needs.",
+       "python -m xpu_moe.plan --model DIR --tp N gives --kv-cache-memory-bytes; or lower --max-model-len", "kv_points",
+       also=("plan.max_model_len",)),
+    # graph -----------------------------------------------------------------------------------------------------
+    _m("graph-needs-oneccl", "Capturing XCCL collectives", r"Capturing XCCL collectives is only allowed",
+       "cause", "error", "plan.graph", "a collective stood inside a captured graph, and the oneCCL is too old for it",
+       "Capture of XCCL collectives needs oneCCL >= 2022.0.", "start without graphs, or upgrade oneCCL",
+       "intel/torch-xpu-ops#3570"),
+    _m("graph-no-communication", "support capture communication", r"XPU Graph doesn't support capture communication ops",
+       "cause", "warn", "plan.graph", "this vLLM takes no graph with several cards",
+       "vLLM 0.21 switches graphs off when the world size is above 1.", "start without graphs, or use vLLM >= 0.26",
+       "vLLM platforms/xpu.py"),
+    _m("graph-cuda-communicator", "CudaCommunicator", r"isinstance\(self\.device_communicator, CudaCommunicator\)",
+       "cause", "error", "plan.graph", "graph capture expects a CUDA communicator",
+       "A gap of vLLM before 0.26: the XPU communicator is not accepted.", "start without graphs, or use vLLM >= 0.26",
+       "B70 u4 decode note"),
+    _m("graph-scratch-memory", ("work_group_scratch_memory", "UNSUPPORTED_FEATURE"), r"work_group_scratch_memory|ERROR_UNSUPPORTED_FEATURE",
+       "cause", "error", "plan.graph", "a kernel cannot be captured",
+       "It uses work-group scratch memory, which SYCL graphs do not take.",
+       "start without graphs, or use cudagraph_mode PIECEWISE so that the kernel stays outside", "intel-b70 facts 8"),
+    _m("graph-attention-piecewise", "FMHA sycl-tla kernels", r"FMHA sycl-tla kernels cannot be captured",
+       "note", "info", "plan.graph", "attention stays outside the graph: FULL became PIECEWISE", "Harmless.",
+       "set cudagraph_mode PIECEWISE explicitly", "vLLM platforms/xpu.py"),
+    # libraries -------------------------------------------------------------------------------------------------
+    _m("library-missing", "cannot open shared object file", r"(?P<name>lib[\w.+-]+\.so[\w.]*): cannot open shared object file",
+       "cause", "error", "libraries", "{name} was not found: a library of another generation",
+       "One process holds one oneAPI generation: libsycl.so.8 is 2025, libsycl.so.9 is 2026.",
+       "do not source setvars.sh of another oneAPI; install the wheels that belong together", "vllm#49924"),
+    _m("library-symbol", ("undefined symbol", "__sycl_register_lib", "GLIBCXX_"), r"undefined symbol|__sycl_register_lib|version `GLIBCXX_",
+       "cause", "error", "libraries", "two generations of a runtime meet",
+       "An extension was built against another runtime than the one loaded.",
+       "install the wheels that belong together; unset LD_LIBRARY_PATH and LD_PRELOAD", "intel-b70 facts 10"),
+    _m("kernels-missing", "No module named", r"No module named ['\"]vllm_xpu_kernels",
+       "cause", "error", "python.packages.vllm-xpu-kernels", "the XPU kernels are not installed",
+       "vLLM on XPU imports vllm_xpu_kernels when it starts; wheels exist for Python 3.12.",
+       "pip install vllm-xpu-kernels (Python 3.12)", "intel-b70 facts 10"),
+    # checkpoint ------------------------------------------------------------------------------------------------
+    _m("router-quantised", ("KeyError", "ValueError"), r"[A-Za-z]*Error:? .*(?:gate|router)\.(?:qweight|qzeros|scales|g_idx|weight_packed|weight_scale\w*|weight_zero_point)",
+       "cause", "error", "model.tensor_names", "the router in this checkpoint was quantised",
+       "vLLM loads the gate as a plain fp32 matrix; qweight, qzeros, scales or g_idx there have no place.",
+       "take an export that keeps the router (block_sparse_moe.gate) unquantised", "intel/auto-round#1462"),
+    _m("tensor-unexpected", ("KeyError", "no parameter", "no module or parameter"), r"KeyError: ['\"][\w.]*layers\.\d+\.[\w.]+['\"]|no (?:module or )?parameter named",
+       "cause", "error", "model.tensor_names", "the checkpoint holds a tensor that the model does not expect",
+       "Names or quantised parts differ from what this vLLM loads.", "compare the safetensors index with another export",
+       "intel-b70 facts 12"),
+    _m("draft-weights-missing", ("weights missing", "weights were not initialized", "not initialized from checkpoint"), r"weights (?:are )?missing from (?:the )?checkpoint|weights were not initialized from checkpoint|not initialized from checkpoint",
+       "cause", "error", "model.tensor_names", "the checkpoint lacks tensors",
+       "A layer (often a draft layer that config.json advertises) has no weights in the index.",
+       "start without --speculative-config; check the download", "MiniMax-M2.7#16"),
+    _m("no-moe-backend", "No WNA16 MoE backend", r"No WNA16 MoE backend supports",
+       "cause", "error", "model.quantization_config", "these bits have no MoE kernel on this device",
+       "On XPU only 4-bit experts have one.", "use a 4-bit (group 128, symmetric) checkpoint", "B70 cookbook#10"),
+    _m("quantisation-mismatch", "does not match the quantization method", r"does not match the quantization method",
+       "cause", "error", "model.quantization_config", "--quantization contradicts the checkpoint",
+       "The checkpoint's own config.json names its method.", "leave --quantization away", "vLLM arguments"),
+    # plan ------------------------------------------------------------------------------------------------------
+    _m("kv-dtype", ("Unsupported data type of kv cache", "invalid choice"), r"Unsupported data type of kv cache: *(?P<name>\S+)|--kv-cache-dtype: invalid choice",
+       "cause", "error", "plan.kv_cache_dtype", "this KV data type is refused", "The attention backend does not take it.",
+       "--kv-cache-dtype auto", "B70 u4 decode note"),
+    _m("dcp", ("decode context parallel", "Decode context parallel", "Decode Context Parallel", "dcp_size"), r"[Dd]ecode [Cc]ontext [Pp]arallel|divisible by dcp_size",
+       "cause", "error", "plan.dcp", "decode context parallelism is impossible here",
+       "Grouped-query attention needs tensor parallel size > KV heads (8 for MiniMax).",
+       "--decode-context-parallel-size 1", "vLLM 0.26, 0.32"),
+    _m("tp-block", ("not divisible", "block_n", "block_k", "must be divisible"), r"\bblock_[nk]\b|not divisible|must be divisible by tensor parallel|(?:attention|key/value|kv) heads.*must be divisible",
+       "cause", "error", "plan.tp", "the model cannot be cut into this many tensor-parallel slices",
+       "Heads, KV heads or the experts' slice against the quantisation block do not divide.",
+       "--tensor-parallel-size 4 (MiniMax: 1, 2 or 4)", "recipes#96"),
+    _m("tool-parser", "tool call parser", r"invalid tool call parser|auto-tool-choice requires --tool-call-parser",
+       "cause", "error", "plan.tool_call_parser", "this vLLM does not know the tool parser", "The line lists those known.",
+       "--tool-call-parser minimax_m2", "vLLM 0.26, 0.32"),
+    _m("reasoning-parser", "easoning parser", r"[Rr]easoning parser .*not found",
+       "cause", "error", "plan.reasoning_parser", "this vLLM does not know the reasoning parser",
+       "The line lists those known.", "--reasoning-parser minimax_m2", "vLLM 0.26, 0.32"),
+    _m("attention-backend", ("attention backend", "Selected backend"), r"(?:Invalid|Unknown) attention backend|Selected backend .* is not valid",
+       "cause", "error", "plan.attention_backend", "this attention backend cannot serve here", "The line says why.",
+       "leave --attention-backend away", "vLLM platforms"),
+    _m("speculation", ("speculative method", "speculative model"), r"Unsupported speculative method|without speculative model|unknown speculative method",
+       "cause", "error", "plan.speculative_method", "this speculation does not exist for the model", "The line says why.",
+       "start without --speculative-config", "vLLM 0.26, 0.32"),
+    _m("length", "derived max_model_len", r"is greater than the derived max_model_len",
+       "cause", "error", "plan.max_model_len", "max_model_len is above the model's own maximum", "The line has both.",
+       "lower --max-model-len", "vLLM"),
+    _m("dtype", "float16", r"[Bb](?:f|F)loat16 is (?:only|not) supported",
+       "cause", "error", "plan.dtype", "this card has no bfloat16", "The line names it.", "--dtype float16", "vLLM"),
+    _m("port", "ddress already in use", r"[Aa]ddress already in use",
+       "cause", "error", "plan.port", "the port is taken", "Another server listens there.", "--port with another number",
+       "operating system"),
+    # CUDA ------------------------------------------------------------------------------------------------------
+    _m("nvls", ("NVLS", "ulticast"), r"(?:NVLS|[Mm]ulticast).*(?:fail|error|could not|cannot|unable|not supported|bind)|(?:fail|error|could not|cannot|unable|bind).*(?:NVLS|[Mm]ulticast)",
+       "cause", "error", "env.NCCL_NVLS_ENABLE", "NVLink multicast could not bind",
+       "Fabric manager not up, a container without multicast, MIG, or a virtual machine; NCCL 2.29 fails where 2.28 fell back.",
+       "export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1", "nccl issues"),
+    _m("deep-gemm", ("recipe", "DeepGEMM", "deep_gemm"), r"recipe.*(?:sf|scal|arch|not|unsupported|unknown|assert)|(?:[Uu]nknown|[Uu]nsupported|no|Assertion.*) recipe|(?:deep_gemm|DeepGEMM).*(?:recipe|[Uu]nsupported|arch)",
+       "cause", "error", "env.VLLM_USE_DEEP_GEMM", "DeepGEMM has no kernel for this architecture",
+       "It covers sm_90 and sm_100 only.", "export VLLM_USE_DEEP_GEMM=0", "vLLM issues"),
+    _m("fp8-triton", "fp8e4nv", r"fp8e4nv",
+       "cause", "error", "model.quantization_config", "Triton's e4m3 needs compute capability 8.9",
+       "This card is older.", "use a 4-bit or 16-bit checkpoint; --kv-cache-dtype auto", "intel-b70 facts 12",
+       also=("plan.kv_cache_dtype", "gpus")),
+    # symptoms --------------------------------------------------------------------------------------------------
+    _m("worker-stands-still", "No available shared memory broadcast block", r"No available shared memory broadcast block found",
+       "symptom", "error", "peer_access", "a worker stands still",
+       "The engine waits for a worker that does not answer; the last phase and the collective settings say why.",
+       "python -m xpu_moe.probe allreduce --world N; unset the CCL_* settings that the default profile does not have",
+       "intel-b70 facts 14", blames=STOPPERS),
+    _m("collective-timeout", ("collective operation timeout", "Watchdog caught"), r"collective operation timeout|Watchdog caught collective",
+       "symptom", "error", "peer_access", "a collective did not end in time", "A rank is missing or stands still.",
+       "python -m xpu_moe.probe allreduce --world N", "PyTorch watchdog", blames=STOPPERS),
+    _m("cancelled", "cancelled", r"(?:EngineCore|EngineDead|worker|Worker|RPC|sample_tokens|Error).*\bcancelled\b",
+       "symptom", "error", "plan.speculative_method", "a worker was terminated while it sampled",
+       "Seen with n-gram speculation on four B70.", "start without --speculative-config", "B70 u4 decode note",
+       where=("serve", "answer")),
+)  # fmt: skip
+
+# lines that name a variable and mean nothing bad
+HARMLESS = re.compile(
+    r"topology recognition shows PCIe connection|did not find MPI-launcher|value of \w+ changed to be"
+    r"|non-default args:|Automatically detected platform"
+)

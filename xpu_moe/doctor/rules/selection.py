@@ -1,0 +1,152 @@
+"""The set of devices against the plan: masks, selectors, counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from xpu_moe.doctor.rules.base import Context, Row, Rule
+from xpu_moe.doctor.text import shown
+
+Hit = dict[str, Any]
+_BACKENDS = ("level_zero", "opencl", "cuda", "hip", "native_cpu", "*")
+
+
+def _entries(value: str) -> list[str]:
+    return [part for part in value.replace(" ", "").split(",") if part]
+
+
+def _total(context: Context) -> int | None:
+    return len(context.facts.gpus) if context.facts.gpus else None
+
+
+def _mask(context: Context, name: str) -> Hit | None:
+    """A mask that shows fewer devices than the plan uses, twice the same, or some that are not there."""
+    value, world = context.facts.value(name), context.facts.world
+    if value is None:
+        return None
+    parts = _entries(value)
+    hit = {"name": name, "value": shown(value) or "(empty)", "world": world}
+    if not parts and name == "ZE_AFFINITY_MASK":
+        return None  # empty counts as unset there
+    roots = [part.split(".")[0] for part in parts]
+    uuids = name == "CUDA_VISIBLE_DEVICES" and any(part.upper().startswith(("GPU-", "MIG-")) for part in parts)
+    if not uuids and not all(root.isdigit() and len(root) < 5 for root in roots):
+        return {**hit, "says": "It is a list of device numbers."}
+    if len(set(parts)) < len(parts):
+        return {**hit, "says": "A device stands in it twice."}
+    total = _total(context)
+    if total is not None and not uuids and any(int(root) >= total for root in roots):
+        return {**hit, "says": f"The machine has {total} cards, numbered from 0."}
+    if world is not None and len(set(roots)) < world:
+        return {**hit, "says": f"The plan needs {world} cards (tp x pp), it shows {len(set(roots))}."}
+    return None
+
+
+def _ze_mask(context: Context) -> Hit | None:
+    return _mask(context, "ZE_AFFINITY_MASK") if context.xpu else None
+
+
+def _cuda_mask(context: Context) -> Hit | None:
+    return _mask(context, "CUDA_VISIBLE_DEVICES") if context.cuda else None
+
+
+def _visible(context: Context) -> int | None:
+    """How many cards the mask leaves, which the selector then counts from 0."""
+    mask = context.facts.value("ZE_AFFINITY_MASK")
+    parts = _entries(mask) if mask else []
+    return len(set(parts)) if parts else _total(context)
+
+
+def _selector(context: Context) -> Hit | None:
+    value = context.facts.value("ONEAPI_DEVICE_SELECTOR")
+    if not context.xpu or value is None:
+        return None
+    says = selected(value, _visible(context), context.facts.world)
+    return {"value": shown(value) or "(empty)", "says": says} if says else None
+
+
+def selected(value: str, visible: int | None, world: int | None) -> str:
+    """What is wrong with a selector, "" when nothing is.
+
+    `backend:devices` terms are joined by `;`, devices by `,`; `!` takes away; a device is `*`, a type or a number.
+    """
+    terms = [term for term in value.replace(" ", "").lower().split(";") if term]
+    chosen: set[str] = set()
+    every = False
+    taking = [term for term in terms if not term.startswith("!")]
+    if not terms:
+        return "It is empty: no device is left."
+    for term in taking:
+        backend, colon, devices = term.partition(":")
+        if not colon:
+            return f"{shown(term)} has no backend: a term is level_zero:0,1 or level_zero:gpu."
+        if backend not in _BACKENDS:
+            return f"{shown(backend)} is no backend; the one for these cards is level_zero."
+        for device in devices.split(","):
+            if device in ("*", "gpu"):
+                every = every or backend in ("level_zero", "*")
+            elif device.split(".")[0].isdigit():
+                if backend in ("level_zero", "*"):
+                    chosen.add(device.split(".")[0])
+            elif device not in ("cpu", "fpga", "acc"):
+                return f"{shown(device) or '(nothing)'} is no device: write a number, gpu or *."
+    if not taking:
+        return ""
+    if not every and not chosen:
+        return "It leaves no Level Zero GPU."
+    if every:
+        return ""
+    beyond = sorted(int(device) for device in chosen if visible is not None and int(device) >= visible)
+    if beyond:
+        return f"It names device {beyond[0]}; {visible} are visible, numbered from 0 after ZE_AFFINITY_MASK."
+    if world is not None and len(chosen) < world:
+        return f"The plan needs {world} cards (tp x pp), it leaves {len(chosen)}."
+    return ""
+
+
+def _too_few(context: Context) -> Hit | None:
+    """More ranks than cards, with no mask to blame."""
+    total, world = _total(context), context.facts.world
+    if total is None or world is None or world <= total or context.device == "cpu":
+        return None
+    return {"field": "tp" if (context.plan.tp or 1) > total else "pp", "world": world, "total": total}
+
+
+def _none(context: Context) -> Hit | None:
+    wanted = context.facts.plan is not None and context.plan.device in ("xpu", "cuda")
+    return {"device": context.plan.device} if wanted and context.facts.gpus == () else None
+
+
+def _other_vendor(context: Context) -> Hit | None:
+    gpus = context.facts.gpus or ()
+    names = [(gpu.name or "").lower() for gpu in gpus if gpu.name]
+    if not names or context.plan.device not in ("xpu", "cuda"):
+        return None
+    nvidia = ["nvidia" in name for name in names]
+    wrong = all(nvidia) if context.plan.device == "xpu" else not any(nvidia) and all("intel" in n for n in names)
+    return {"device": context.plan.device, "name": names[0]} if wrong else None
+
+
+RULE = Rule(
+    "device set against the plan",
+    "A mask or selector that leaves fewer cards than the plan uses, or none.",
+    (
+        Row("selection.ze-mask", "error", "env.ZE_AFFINITY_MASK", "ZE_AFFINITY_MASK={value} does not fit the plan",
+            "{says}", "export ZE_AFFINITY_MASK with the numbers of all planned cards, or unset it",
+            "uxlfoundation/oneCCL#217; Level Zero documentation", _ze_mask),
+        Row("selection.selector", "error", "env.ONEAPI_DEVICE_SELECTOR", "ONEAPI_DEVICE_SELECTOR={value} does not fit",
+            "{says}", "export ONEAPI_DEVICE_SELECTOR=level_zero:gpu, or unset it",
+            "intel/llvm documentation, environment variables", _selector),
+        Row("selection.cuda-mask", "error", "env.CUDA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES={value} does not fit the plan",
+            "{says}", "export CUDA_VISIBLE_DEVICES with the numbers of all planned cards, or unset it",
+            "CUDA documentation", _cuda_mask),
+        Row("selection.too-few", "error", "plan.{field}", "{world} ranks, {total} cards",
+            "Every rank needs a card of its own.", "--tensor-parallel-size (x pipeline) at most {total}",
+            "ccl-env facts 5", _too_few),
+        Row("selection.none", "error", "gpus", "the plan wants {device}, and no card is visible",
+            "Driver not loaded, nodes not mounted into the container, or the user is not in group render.",
+            "ls -l /dev/dri; groups; add --device /dev/dri to the container", "intel-b70 facts 11", _none),
+        Row("selection.vendor", "error", "plan.device", "the plan is for {device}, the card is {name}",
+            "The build of torch and vLLM must be the card's.", "leave --device away", "device detection", _other_vendor),
+    ),
+)  # fmt: skip

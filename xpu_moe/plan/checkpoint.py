@@ -1,0 +1,147 @@
+"""A checkpoint folder without its weights: config.json, the safetensors index, the headers of the shards.
+
+Everything is bounded and checked: a header that claims 100 GB, an index that is no JSON, a shard outside the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+_MOST_JSON = 256 << 20
+_HEADER = 8
+_ELEMENT_BITS = {
+    "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
+    "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8, "F4": 4,
+}  # fmt: skip
+
+
+class BadCheckpoint(ValueError):
+    """The folder is no checkpoint that can be read; the message names the file and what is wrong."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor of the index: its shard, and what the shard's header says (None when only the index is there)."""
+
+    shard: str
+    bytes: int | None = None
+    dtype: str | None = None
+    shape: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """`problem` names what is wrong with the index or a shard while config.json is fine."""
+
+    path: Path
+    config: Mapping[str, Any]
+    quantization: Mapping[str, Any]
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+    shards_missing: tuple[str, ...] = ()
+    problem: str | None = None
+
+    @property
+    def bytes_on_disk(self) -> int:
+        """Bytes of all tensors whose header was read."""
+        return sum(tensor.bytes or 0 for tensor in self.tensors.values())
+
+
+def read(folder: Path) -> Checkpoint:
+    """Read config, index and headers. Raises BadCheckpoint when config.json cannot be used."""
+    config = _object(folder / "config.json")
+    quantization = config.get("quantization_config")
+    if not isinstance(quantization, dict):
+        quantization = {}
+        for name in ("quantization_config.json", "quantize_config.json"):
+            if (folder / name).is_file():
+                quantization = _object(folder / name)
+                break
+    tensors, missing, problem = _tensors(folder)
+    return Checkpoint(folder, config, quantization, tensors, missing, problem)
+
+
+def _object(file: Path) -> dict[str, Any]:
+    try:
+        if file.stat().st_size > _MOST_JSON:
+            raise BadCheckpoint(f"{file.name}: {file.stat().st_size} bytes, more than any {file.name} has")
+        found = json.loads(file.read_text(encoding="utf-8", errors="strict"))
+    except OSError as error:
+        raise BadCheckpoint(f"{file.name}: {error.strerror}; give the folder of a checkpoint") from None
+    except (ValueError, RecursionError) as error:
+        raise BadCheckpoint(f"{file.name}: no JSON ({str(error)[:80]}); download it again") from None
+    if not isinstance(found, dict):
+        raise BadCheckpoint(f"{file.name}: got {type(found).__name__}, wanted a JSON object")
+    return found
+
+
+def _tensors(folder: Path) -> tuple[dict[str, Tensor], tuple[str, ...], str | None]:
+    index = folder / "model.safetensors.index.json"
+    listed: dict[str, str] = {}
+    if index.is_file():
+        try:
+            weight_map = _object(index).get("weight_map")
+        except BadCheckpoint as error:
+            return {}, (), str(error)
+        if not isinstance(weight_map, dict):
+            return {}, (), f"{index.name}: weight_map is no object; download it again"
+        listed = {str(name): str(shard) for name, shard in weight_map.items()}
+        shards = sorted(set(listed.values()))
+    else:
+        shards = sorted(file.name for file in folder.glob("*.safetensors"))
+    outside = [shard for shard in shards if "/" in shard or "\\" in shard or shard.startswith(".")]
+    if outside:
+        return {}, (), f"{index.name}: shard {outside[0]!r} lies outside the folder"
+    tensors = {name: Tensor(shard) for name, shard in listed.items()}
+    missing, problem = [], None
+    for shard in shards:
+        file = folder / shard
+        if not file.is_file():
+            missing.append(shard)
+            continue
+        try:
+            tensors.update({n: t for n, t in header(file).items() if not listed or n in listed})
+        except BadCheckpoint as error:
+            problem = problem or str(error)
+    return tensors, tuple(missing), problem
+
+
+def header(file: Path) -> dict[str, Tensor]:
+    """The tensors that a safetensors file declares. Raises BadCheckpoint for a truncated or absurd one."""
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as handle:
+            start = handle.read(_HEADER)
+            length = int.from_bytes(start, "little")
+            if len(start) < _HEADER or length > size - _HEADER or length > _MOST_JSON:
+                raise BadCheckpoint(f"{file.name}: truncated ({size} bytes, header says {length}); download it again")
+            declared = json.loads(handle.read(length))
+    except OSError as error:
+        raise BadCheckpoint(f"{file.name}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        if isinstance(error, BadCheckpoint):
+            raise
+        raise BadCheckpoint(f"{file.name}: header is no JSON; download it again") from None
+    if not isinstance(declared, dict):
+        raise BadCheckpoint(f"{file.name}: header is no object; download it again")
+    return _declared(file, declared, size - _HEADER - length)
+
+
+def _declared(file: Path, declared: Mapping[str, Any], room: int) -> dict[str, Tensor]:
+    found = {}
+    for name, entry in declared.items():
+        if name == "__metadata__" or not isinstance(entry, dict):
+            continue
+        dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+        if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
+            raise BadCheckpoint(f"{file.name}: tensor {name!r} has no shape; download it again")
+        end = offsets[1] if isinstance(offsets, list) and len(offsets) == 2 and type(offsets[1]) is int else 0
+        if end > room:
+            raise BadCheckpoint(f"{file.name}: truncated, tensor {name!r} ends {end - room} bytes after the file")
+        bits = _ELEMENT_BITS.get(str(dtype), 16)
+        found[name] = Tensor(file.name, math.prod(shape) * bits // 8, str(dtype), tuple(shape))
+    return found

@@ -1,0 +1,93 @@
+"""What `quantization_config` says, in one form for every writer: bits, group, block, symmetry, bytes of a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_INTEGER = frozenset(
+    {"gptq", "gptq_marlin", "auto-round", "auto_round", "autoround", "awq", "awq_marlin", "inc", "compressed-tensors"}
+)
+_FP8 = frozenset({"fp8", "fbgemm_fp8"})
+
+
+@dataclass(frozen=True)
+class Quant:
+    """`group` -1 = one group a row; `block` (rows, columns) for block-scaled FP8; `bits` 16 when not told."""
+
+    method: str
+    bits: int
+    group: int
+    symmetric: bool
+    order: bool
+    block: tuple[int, int] | None
+    number: str
+    lm_head: bool
+
+    @property
+    def slice_multiple(self) -> int:
+        """Columns by which a tensor-parallel slice of K must divide; 1 when any slice is fine."""
+        if self.block:
+            return self.block[1]
+        return self.group if self.group > 0 and self.bits < 16 and self.number == "int" else 1
+
+    def matrix_bytes(self, rows: int, columns: int, element: int) -> int:
+        """Bytes of a `[rows, columns]` weight with its scales (16-bit for integer groups, fp32 for FP8 blocks)."""
+        if self.bits >= 16:
+            return rows * columns * element
+        payload = -(-rows * columns * self.bits // 8)
+        if self.block:
+            return payload + -(-rows // self.block[0]) * -(-columns // self.block[1]) * 4
+        if self.number != "int":
+            return payload + (rows * columns // 16 if self.bits == 4 else rows * 4)
+        groups = -(-columns // self.group) if self.group > 0 else 1
+        zeros = 0 if self.symmetric else rows * groups * self.bits // 8
+        return payload + rows * groups * 2 + zeros
+
+
+def quant_of(raw: Mapping[str, Any]) -> Quant | None:
+    """The quantisation of a config, None where it names no method."""
+    method = str(raw.get("quant_method") or raw.get("quant_algo") or "").lower()
+    if not method or len(method) > 60:
+        return None
+    groups = raw.get("config_groups")
+    inner: Mapping[str, Any] = raw
+    if isinstance(groups, Mapping):
+        first = next((g for g in groups.values() if isinstance(g, Mapping)), {})
+        weights = first.get("weights")
+        inner = weights if isinstance(weights, Mapping) else {}
+    block = raw.get("weight_block_size") or inner.get("block_structure")
+    pair = _pair(block)
+    bits = _number(inner, "bits", "num_bits", "w_bit", "weight_bits", default=8 if method in _FP8 else 16)
+    number = "int" if method in _INTEGER and str(inner.get("type", inner.get("data_type", "int"))) == "int" else "float"
+    return Quant(
+        method=method,
+        bits=bits,
+        group=_number(inner, "group_size", "q_group_size", default=-1),
+        symmetric=_symmetric(method, inner),
+        order=raw.get("desc_act") is True or inner.get("actorder") not in (None, False, "static", "weight"),
+        block=pair,
+        number=number,
+        lm_head=raw.get("lm_head") is True,
+    )
+
+
+def _symmetric(method: str, inner: Mapping[str, Any]) -> bool:
+    if method.startswith("awq"):
+        return inner.get("zero_point") is False
+    return inner.get("sym", inner.get("symmetric", True)) is not False
+
+
+def _number(raw: Mapping[str, Any], *names: str, default: int) -> int:
+    for name in names:
+        value = raw.get(name)
+        if isinstance(value, int) and not isinstance(value, bool) and -1 <= value < 1 << 20 and value != 0:
+            return value
+    return default
+
+
+def _pair(value: Any) -> tuple[int, int] | None:
+    if isinstance(value, list) and len(value) == 2 and all(type(v) is int and 0 < v < 1 << 20 for v in value):
+        return value[0], value[1]
+    return None
