@@ -68,7 +68,7 @@ class LogFinding:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`phases`: (name, first line, time) in order; `stuck`: the phase that never ended, None when the server came up."""
+    """`phases`: (name, first line, time) in order; `stuck`: the phase without an end, None when all ended."""
 
     findings: tuple[LogFinding, ...]
     phases: tuple[tuple[str, int, str | None], ...]

@@ -5,6 +5,7 @@ The child may crash, hang or print; it has 30 s, its own process group, and only
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -55,8 +56,6 @@ def _ask(where: Where) -> tuple[dict[str, Any], str]:
 
 
 def _end(child: subprocess.Popen[str]) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     child.communicate()

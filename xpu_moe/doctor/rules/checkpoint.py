@@ -9,7 +9,10 @@ from xpu_moe.doctor.rules.base import Context, Row, Rule
 
 Hit = dict[str, Any]
 # suffixes that a quantised matrix leaves instead of, or beside, `weight`
-_QUANT = r"(?:qweight|qzeros|scales|g_idx|weight_packed|weight_scale(?:_inv|_2)?|weight_zero_point|weight_g_idx|weight_shape|input_scale|absmax|SCB|zeros|weight_absmax|weight_quant_state\S*)"
+_QUANT = (
+    r"(?:qweight|qzeros|scales|zeros|g_idx|weight_packed|weight_scale(?:_inv|_2)?|weight_zero_point|"
+    r"weight_g_idx|weight_shape|input_scale|absmax|SCB|weight_absmax|weight_quant_state\S*)"
+)
 _GATE = re.compile(
     rf"(?:^|\.)(?:gate|router|gate\.wg|router\.layer|gate_linear|router\.classifier|shared_expert_gate)\.{_QUANT}$"
 )
@@ -150,7 +153,8 @@ RULE = Rule(
             "The engine expects a plain tensor: {example} ({count} such tensors).", "take another export",
             "intel-b70 facts 12", _plain),
         Row("checkpoint.head", "warn", "model.tensor_names", "lm_head is quantised and config.json does not say so",
-            "{example}: loading may fail with a KeyError.", "take an export with a plain lm_head", "intel-b70 facts 12", _head),
+            "{example}: loading may fail with a KeyError.", "take an export with a plain lm_head",
+            "intel-b70 facts 12", _head),
         Row("checkpoint.scales", "error", "model.tensor_names", "{count} scale tensors are missing",
             "A packed matrix needs its scales; the first that is missing: {example}.", "download the checkpoint again",
             "GPTQ, AutoRound and compressed-tensors layouts", _scales),
@@ -175,6 +179,7 @@ RULE = Rule(
         Row("checkpoint.index", "error", "model.index_error", "the checkpoint cannot be read", "{says}.",
             "download the named file again", "safetensors index and headers", _index),
         Row("checkpoint.mtp", "info", "model.tensor_names", "config.json advertises MTP, the weights have none",
-            "Harmless as long as no mtp speculation is asked for.", "nothing", "MiniMax-AI/MiniMax-M2#47", _mtp_advertised),
+            "Harmless as long as no mtp speculation is asked for.", "nothing",
+            "MiniMax-AI/MiniMax-M2#47", _mtp_advertised),
     ),
 )  # fmt: skip

@@ -30,8 +30,22 @@ FAMILIES: tuple[Family, ...] = (
     Family(("kimi_k2",), ("kimi_k2",), ("kimi_k2", "deepseek_r1")),
 )
 # names that vLLM 0.32.0 registers, with those that 0.26 and earlier had besides
-_TOOL = frozenset(["apertus", "cohere_command3", "cohere_command4", "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4", "deepseek_v41", "dots", "ernie45", "functiongemma", "gemma4", "gigachat3", "glm45", "glm47", "granite", "granite-20b-fc", "granite4", "hermes", "hf", "hunyuan_a13b", "hy_v3", "hy_v4", "inkling", "internlm", "jamba", "k2_horizon", "kimi_k2", "kimi_k3", "lfm2", "ling3", "llama3_json", "llama4_json", "llama4_pythonic", "longcat", "mimo", "minicpm5", "minimax_m2", "minimax_m3", "mistral", "muse_glimmer", "olmo3", "openai", "phi4_mini_json", "plamo3", "poolside_v1", "pythonic", "qwen3_coder", "qwen3_json", "qwen3_xml", "seed_oss", "step3", "step3p5", "xlam", "llama4_json", "minimax"])  # fmt: skip
-_REASONING = frozenset(["cohere_command3", "cohere_command4", "deepseek_r1", "deepseek_v3", "deepseek_v4", "deepseek_v41", "ernie45", "gemma4", "glm45", "glm47", "granite", "granite_thinking_parser", "hf", "holo2", "hunyuan_a13b", "hy_v3", "hy_v4", "inkling", "k2_horizon", "kimi_k2", "kimi_k3", "ling3", "mimo", "minicpmv", "minimax_m2", "minimax_m2_append_think", "minimax_m3", "mistral", "muse_glimmer", "nemotron_v3", "olmo3", "openai_gptoss", "plamo3", "poolside_v1", "qwen3", "seed_oss", "step3", "step3p5"])  # fmt: skip
+_TOOL = frozenset({
+    "apertus", "cohere_command3", "cohere_command4", "deepseek_v3", "deepseek_v31", "deepseek_v32", "deepseek_v4",
+    "deepseek_v41", "dots", "ernie45", "functiongemma", "gemma4", "gigachat3", "glm45", "glm47", "granite",
+    "granite-20b-fc", "granite4", "hermes", "hf", "hunyuan_a13b", "hy_v3", "hy_v4", "inkling", "internlm", "jamba",
+    "k2_horizon", "kimi_k2", "kimi_k3", "lfm2", "ling3", "llama3_json", "llama4_json", "llama4_pythonic", "longcat",
+    "mimo", "minicpm5", "minimax_m2", "minimax_m3", "mistral", "muse_glimmer", "olmo3", "openai", "phi4_mini_json",
+    "plamo3", "poolside_v1", "pythonic", "qwen3_coder", "qwen3_json", "qwen3_xml", "seed_oss", "step3", "step3p5",
+    "xlam",
+})  # fmt: skip
+_REASONING = frozenset({
+    "cohere_command3", "cohere_command4", "deepseek_r1", "deepseek_v3", "deepseek_v4", "deepseek_v41", "ernie45",
+    "gemma4", "glm45", "glm47", "granite", "granite_thinking_parser", "hf", "holo2", "hunyuan_a13b", "hy_v3", "hy_v4",
+    "inkling", "k2_horizon", "kimi_k2", "kimi_k3", "ling3", "mimo", "minicpmv", "minimax_m2",
+    "minimax_m2_append_think", "minimax_m3", "mistral", "muse_glimmer", "nemotron_v3", "olmo3", "openai_gptoss",
+    "plamo3", "poolside_v1", "qwen3", "seed_oss", "step3", "step3p5",
+})  # fmt: skip
 # (field, parser, versions of vLLM that do not have it yet)
 _SINCE = (
     ("tool", "minimax_m2", "<0.11"),
@@ -99,7 +113,8 @@ RULE = Rule(
     "A parser that does not fit gives no tool calls and no error.",
     (
         Row("parser.unknown", "error", "plan.{field}", "vLLM {version} does not know the parser {asked}",
-            "It ends with a KeyError before loading, or ignores tool calls.", "--tool-call-parser minimax_m2 --reasoning-parser minimax_m2",
+            "It ends with a KeyError before loading, or ignores tool calls.",
+            "--tool-call-parser minimax_m2 --reasoning-parser minimax_m2",
             "vLLM parser lists 0.11, 0.26, 0.32", _unknown),
         Row("parser.other-model", "warn", "plan.{field}", "{asked} is another model's parser", "For {model} {what}.",
             "use {fits}", "vllm-project/vllm#38212; intel-b70 facts 12", _other),

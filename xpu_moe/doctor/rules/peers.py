@@ -86,7 +86,7 @@ RULE = Rule(
             "oneCCL maps other cards' memory without asking: it dies in zeMemOpenIpcHandle or corrupts data.",
             f"unset {_NAME}; {_NO_P2P}", "intel/compute-runtime#935", _forced),
         Row("peers.off", "warn", f"env.{_NAME}", "peer access is switched off although every card reaches every other",
-            "Through host memory a step costs 9 to 15 % (60.1 against 65.75 tok/s); in one stack it stalled in warm-up.",
+            "Through host memory it costs 9 to 15 % (60.1 against 65.75 tok/s); in one stack it stalled in warm-up.",
             f"unset {_NAME}", "intel-b70 facts 9; B70 u4 decode note", _off),
         Row("peers.odd", "warn", f"env.{_NAME}", "{taken} is neither 0 nor 1",
             "oneCCL reads a number: 1 forces peers, 0 goes through host memory, other values are untested.",

@@ -137,7 +137,8 @@ RULE = Rule(
         Row("selection.selector", "error", "env.ONEAPI_DEVICE_SELECTOR", "ONEAPI_DEVICE_SELECTOR={value} does not fit",
             "{says}", "export ONEAPI_DEVICE_SELECTOR=level_zero:gpu, or unset it",
             "intel/llvm documentation, environment variables", _selector),
-        Row("selection.cuda-mask", "error", "env.CUDA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES={value} does not fit the plan",
+        Row("selection.cuda-mask", "error", "env.CUDA_VISIBLE_DEVICES",
+            "CUDA_VISIBLE_DEVICES={value} does not fit the plan",
             "{says}", "export CUDA_VISIBLE_DEVICES with the numbers of all planned cards, or unset it",
             "CUDA documentation", _cuda_mask),
         Row("selection.too-few", "error", "plan.{field}", "{world} ranks, {total} cards",
@@ -147,6 +148,7 @@ RULE = Rule(
             "Driver not loaded, nodes not mounted into the container, or the user is not in group render.",
             "ls -l /dev/dri; groups; add --device /dev/dri to the container", "intel-b70 facts 11", _none),
         Row("selection.vendor", "error", "plan.device", "the plan is for {device}, the card is {name}",
-            "The build of torch and vLLM must be the card's.", "leave --device away", "device detection", _other_vendor),
+            "The build of torch and vLLM must be the card's.", "leave --device away",
+            "device detection", _other_vendor),
     ),
 )  # fmt: skip
