@@ -1,0 +1,184 @@
+"""One rank of `bench collectives`: started by it, prints rows as JSON lines on rank 0's stdout."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from xpu_moe.bench import _collective_cases as cases
+from xpu_moe.bench import timing
+from xpu_moe.bench.report import Row
+from xpu_moe.comm import group as groups
+
+_CALLS = ((1 << 19, 100), (4 << 20, 40), (32 << 20, 12))  # (bytes up to, calls in one graph); above: 4
+
+
+class Bench:
+    """The rank's means: who it is, how it times, what all ranks agree on."""
+
+    def __init__(self, job: dict[str, Any], communicator: groups.Communicator) -> None:
+        self.job, self.who = job, communicator
+        self.kind = job["kind"]
+        self.rounds = job["rounds"]
+        self.dtype = getattr(torch, job["dtype"])
+        self.device = torch.device(self.kind, communicator.rank) if self.kind != "cpu" else torch.device("cpu")
+
+    def slowest(self, found: timing.Timing) -> timing.Timing:
+        """The figures of the slowest rank."""
+        figures = torch.tensor([found.us, found.low, found.high], dtype=torch.float64, device=self.device)
+        dist.all_reduce(figures, op=dist.ReduceOp.MAX)
+        us, low, high = figures.tolist()
+        return timing.Timing(us, low, high, found.rounds, found.calls, found.method)
+
+    def worst(self, value: float) -> float:
+        """The largest of a figure over the ranks."""
+        figure = torch.tensor([value], dtype=torch.float64, device=self.device)
+        dist.all_reduce(figure, op=dist.ReduceOp.MAX)
+        return figure.item()
+
+    def meet(self) -> None:
+        """All ranks, devices idle."""
+        timing.synchronize(self.kind)
+        self.who.barrier()
+        timing.synchronize(self.kind)
+
+    def capture(self, call: timing.Call, count: int) -> Any:
+        """A CUDA graph of `count` calls."""
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            call()
+        torch.cuda.current_stream().wait_stream(side)
+        self.meet()
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: the library's watchdog thread may query events while this thread captures
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            for _ in range(count):
+                call()
+        return graph
+
+    def graph(self, call: timing.Call, size: int) -> timing.Timing:
+        """us a call in a graph (on a device without graphs: eager)."""
+        if self.kind != "cuda":
+            return self.eager(call, size)
+        count = next((calls for limit, calls in _CALLS if size <= limit), 4)
+        graph = self.capture(call, count)
+        samples = []
+        for _ in range(self.rounds + 2):
+            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            self.meet()
+            start.record()
+            graph.replay()
+            end.record()
+            end.synchronize()
+            samples.append(start.elapsed_time(end) * 1e3 / count)
+        return self.slowest(timing.Timing.of(samples[2:], count, "cuda graph"))
+
+    def eager(self, call: timing.Call, size: int) -> timing.Timing:
+        """us a call, host and device, launches back to back."""
+        repeats = 100 if size <= 1 << 19 else 20 if size <= 32 << 20 else 5
+        if self.kind == "cpu":
+            repeats = 20 if size <= 1 << 17 else 3
+        self.meet()
+        return self.slowest(timing.eager(self.kind, [call], rounds=max(3, self.rounds // 3), repeats=repeats))
+
+    def checked(self, case: cases.Case) -> dict[str, float]:
+        """Deviations over all ranks: eager, replayed with changed inputs, eager again."""
+        found: dict[str, float] = {}
+        calls: list[Callable[[], object]] = [case.call]
+        if self.kind == "cuda":
+            graph = self.capture(case.call, 1)
+            calls += [graph.replay, case.call]
+        for turn, call in enumerate([*calls, *calls]):
+            case.fill(turn)
+            self.meet()
+            call()
+            timing.synchronize(self.kind)
+            for name, value in case.deviations(turn).items():
+                found[name] = max(found.get(name, 0.0), self.worst(value))
+        found["bits"] = max(found.get("bits", 0.0), float(len(set(self.bits(case))) - 1))
+        return found
+
+    def bits(self, case: cases.Case) -> list[int]:
+        """Every rank's fingerprint of what must be the same on all."""
+        case.fill_random()
+        self.meet()
+        case.call()
+        print_ = cases.fingerprint(case.shared())
+        told: list[Any] = [None] * self.who.world_size
+        dist.all_gather_object(told, print_)
+        return told
+
+    def row(self, case: cases.Case) -> Row:
+        """Check, then time a case and its rivals."""
+        errors = self.checked(case)
+        found = self.graph(case.call, case.size)
+        eager = self.eager(case.call, case.size)
+        rivals: dict[str, float | str] = {}
+        extra: dict[str, float | str] = {"eager_us": eager.us, "bytes": case.size}
+        for name, call in case.rivals().items():
+            if isinstance(call, str):
+                rivals[name] = call
+                continue
+            rivals[name] = self.graph(call, case.size).us
+            if name == "library":
+                extra["library_eager_us"] = self.eager(call, case.size).us
+        chosen = case.selection()
+        return Row("collectives", case.name, case.shape, found, float(case.size), 0.0, rivals, errors, chosen.name,
+                   chosen.reason, extra)  # fmt: skip
+
+
+def rows(bench: Bench) -> Iterator[Row]:
+    """Every case of the job."""
+    pool = cases.symmetric_pool(bench, max(bench.job["sizes"]))
+    for size in bench.job["sizes"]:
+        yield bench.row(cases.AllReduce(bench, size, pool))
+    for tokens in bench.job["tokens"]:
+        yield bench.row(cases.QkRms(bench, tokens))
+    for tokens in bench.job["tokens"]:
+        yield bench.row(cases.AddRms(bench, tokens))
+
+
+def _library(kind: str) -> str:
+    if kind == "cuda":
+        return "NCCL " + ".".join(map(str, torch.cuda.nccl.version()))
+    return groups.backend_for(kind)
+
+
+def main(argv: list[str]) -> int:
+    job, store, rank = json.loads(argv[0]), argv[1], int(argv[2])
+    who = groups.init(job["kind"], rank, job["world"], address=store, local_rank=rank)
+
+    def say(**what: Any) -> None:
+        if rank == 0:
+            print(json.dumps(what), flush=True)
+
+    bench = Bench(job, who)
+    peer_memory = "none on this device"
+    room = None
+    if job["kind"] == "cuda":
+        room = importlib.import_module("xpu_moe.cuda.collectives")
+        peer_memory = room.setup(who) or "peer memory mapped"
+    card = torch.cuda.get_device_name() if job["kind"] == "cuda" else job["kind"]
+    say(
+        device=card, world=job["world"], torch=torch.__version__, library=_library(job["kind"]), peer_memory=peer_memory
+    )
+    for row in rows(bench):
+        say(row=row.as_json())
+    if job["replays"] and room is not None:
+        say(replays=importlib.import_module("xpu_moe.cuda.collectives.soak").soak(who, bench.meet, job["replays"]))
+    bench.meet()
+    if room is not None:
+        room.close(who)
+    groups.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
