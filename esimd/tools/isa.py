@@ -1,4 +1,4 @@
-"""SPIR-V to machine code with ocloc, and what the machine code says: registers, spills, loops, messages, issue slots."""
+"""SPIR-V to machine code with ocloc, and what that says: registers, spills, loops, messages, issue slots."""
 
 from __future__ import annotations
 
