@@ -42,6 +42,12 @@ inline constexpr auto SCALE_HINTS = esimd::properties{
 
 constexpr int ALIGN = 16;  // bytes; of tensors and of their rows
 
+// Row `row` of a matrix whose rows are `pitch` bytes, a multiple of 16: in units of 16 bytes the offset fits 32 bits
+// (launch.unsupported checks that), and a 64-bit product takes 8 instructions.
+ESIMD_INLINE const uint8_t* row_of(const uint8_t* base, int row, int pitch) {
+  return base + (int64_t(row * (pitch >> 4)) << 4);
+}
+
 template <class T, int N>
 ESIMD_INLINE simd<T, N> load_weights(const T* p) {
   return esimd::block_load<T, N>(p, STREAM<ALIGN>);
@@ -87,7 +93,14 @@ ESIMD_INLINE simd<uint16_t, N> to_bits(simd<float, N> value) {
   return rounded.template bit_cast_view<uint16_t>();
 }
 
-// A row of floats of a dtype known at run time (abi.hpp: 0 float32, 1 float16, 2 bfloat16).
+// One float of a dtype known at run time (abi.hpp: 0 float32, 1 float16, 2 bfloat16).
+ESIMD_INLINE float load_float(const void* base, int index, int kind) {
+  if (kind == 0) return load_one(static_cast<const float*>(base) + index);
+  const simd<uint16_t, 1> bits = load_one(static_cast<const uint16_t*>(base) + index);
+  return (kind == 1 ? from_float16<1>(bits) : from_bfloat16<1>(bits))[0];
+}
+
+// A row of floats of a dtype known at run time.
 template <int N>
 ESIMD_INLINE simd<float, N> load_floats(const void* base, int64_t first, int count, int kind, float fill) {
   if (kind == 0) return load_some<float, N>(static_cast<const float*>(base) + first, count, fill);

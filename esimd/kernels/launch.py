@@ -63,6 +63,8 @@ def unsupported(
         return f"top_k {top_k}, wanted 1..{abi.MAX_TOP_K}"
     if tokens > MAX_TOKENS:
         return f"{tokens} tokens, wanted at most {MAX_TOKENS}: a decode kernel, use the grouped GEMM"
+    if num_experts * intermediate_size * hidden_size // 16 >= 1 << 31:
+        return f"{num_experts} experts of {intermediate_size} x {hidden_size}: row offsets leave 32 bits"
     if num_experts < 1:
         return f"num_experts {num_experts}, wanted at least 1"
     return None

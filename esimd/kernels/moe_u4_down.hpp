@@ -35,13 +35,15 @@ ESIMD_INLINE void moe_u4_down(
 
   simd<int, 16 * TILE> ids = -1;
   simd<float, 16 * TILE> weights = 0.0f;
+  if constexpr (TILE > 1) {
 #pragma unroll
-  for (int m = 0; m < TILE; ++m) {
-    const int token = tile * TILE + m;
-    if (token >= tokens) continue;
-    ids.template select<16, 1>(16 * m) = load_ids(topk_ids, token, top_k, num_experts, flags & abi::IDS_64);
-    weights.template select<16, 1>(16 * m) =
-        load_floats<16>(topk_weights, int64_t(token) * top_k, top_k, weights_kind, 0.0f);
+    for (int m = 0; m < TILE; ++m) {
+      const int token = tile * TILE + m;
+      if (token >= tokens) continue;
+      ids.template select<16, 1>(16 * m) = load_ids(topk_ids, token, top_k, num_experts, flags & abi::IDS_64);
+      weights.template select<16, 1>(16 * m) =
+          load_floats<16>(topk_weights, int64_t(token) * top_k, top_k, weights_kind, 0.0f);
+    }
   }
 
   simd<float, 16> sum[TILE][DOWN_ROWS];
@@ -51,39 +53,37 @@ ESIMD_INLINE void moe_u4_down(
     for (int r = 0; r < DOWN_ROWS; ++r) sum[m][r] = 0.0f;
 
   for (int slot = thread; slot < TILE * top_k; slot += split) {
-    const Sharers<TILE> sharers(ids, slot, top_k);
-    if (sharers.expert < 0) continue;
-    float factor[TILE];  // of each token for this expert: all its routes that name it
-#pragma unroll
-    for (int m = 0; m < TILE; ++m) {
-      simd<float, 16> named = weights.template select<16, 1>(16 * m);
-      named.merge(simd<float, 16>(0.0f), simd<int, 16>(ids.template select<16, 1>(16 * m)) != sharers.expert);
-      factor[m] = reduce<float>(named, std::plus<>()) * NIBBLE_UNIT;
-    }
-    const size_t row = size_t(sharers.expert) * hidden_size + h;
-    const uint8_t* w = w2 + row * pitch;
-    const uint16_t* scale = w2_scale + row * groups;
-    const float* rows_hidden = hidden + int64_t(tile) * TILE * top_k * intermediate_size;
-
-    for (int step = 0; step < intermediate_size; step += STEP) {
-      simd<uint32_t, STEP / 8> packed[DOWN_ROWS];
-#pragma unroll
-      for (int r = 0; r < DOWN_ROWS; ++r)
-        packed[r] = load_weights<uint32_t, STEP / 8>(reinterpret_cast<const uint32_t*>(w + r * pitch));
-      const simd<float, DOWN_ROWS * STEP / G> scales = load_scales<T, DOWN_ROWS, STEP / G>(scale, groups, flags);
-      simd<float, STEP / 2> even[DOWN_ROWS], odd[DOWN_ROWS];
-#pragma unroll
-      for (int r = 0; r < DOWN_ROWS; ++r) {
-        Nibbles<STEP> nibbles(packed[r], flip);
-#pragma unroll
-        for (int i = 0; i < STEP / 32; ++i) {
-          even[r].template select<16, 1>(16 * i) = nibbles.evens(i);
-          odd[r].template select<16, 1>(16 * i) = nibbles.odds(i);
-        }
-      }
+    Sharers<TILE> sharers;
+    float factor[TILE];  // of each token for this expert: the sum of its routes that name it
+    if constexpr (TILE == 1) {
+      sharers.expert = load_id(topk_ids, slot, num_experts, flags & abi::IDS_64);
+      sharers.route[0] = slot;
+      factor[0] = load_float(topk_weights, slot, weights_kind) * NIBBLE_UNIT;
+    } else {
+      sharers = sharers_of<TILE>(ids, slot, top_k);
 #pragma unroll
       for (int m = 0; m < TILE; ++m) {
-        if (TILE > 1 && sharers.route[m] < 0) continue;
+        simd<float, 16> named = weights.template select<16, 1>(16 * m);
+        named.merge(simd<float, 16>(0.0f), simd<int, 16>(ids.template select<16, 1>(16 * m)) != sharers.expert);
+        factor[m] = reduce<float>(named, std::plus<>()) * NIBBLE_UNIT;
+      }
+    }
+    if (sharers.expert < 0) continue;
+    const int row = sharers.expert * hidden_size + h;
+    const uint8_t* w = row_of(w2, row, pitch);
+    const uint16_t* scale = w2_scale + row * groups;
+    const float* rows_hidden = hidden + tile * TILE * top_k * intermediate_size;
+
+    for (int step = 0; step < intermediate_size; step += STEP) {
+      simd<float, STEP / 2> even[DOWN_ROWS], odd[DOWN_ROWS];  // decoded once for all tokens
+#pragma unroll
+      for (int r = 0; r < DOWN_ROWS; ++r)
+        decode<STEP>(
+            load_weights<uint32_t, STEP / 8>(reinterpret_cast<const uint32_t*>(w + r * pitch)), flip, even[r], odd[r]);
+      const simd<float, DOWN_ROWS * STEP / G> scales = load_scales<T, DOWN_ROWS, STEP / G>(scale, groups, flags);
+#pragma unroll
+      for (int m = 0; m < TILE; ++m) {
+        if (!sharers.serves(m)) continue;
         simd<float, STEP> values =
             load_block<float, STEP>(rows_hidden + (m * top_k + sharers.route[m]) * intermediate_size + step);
         const simd<float, DOWN_ROWS * STEP / G> by_route = scales * factor[m];
@@ -95,15 +95,9 @@ ESIMD_INLINE void moe_u4_down(
 #pragma unroll
             for (int i = 0; i < G / 32; ++i) {
               const int at = g * (G / 32) + i;
-              const simd<float, 16> we = even[r].template select<16, 1>(16 * at);
-              const simd<float, 16> wo = odd[r].template select<16, 1>(16 * at);
-              const simd<float, 16> he = values.template select<16, 1>(32 * at);
-              const simd<float, 16> ho = values.template select<16, 1>(32 * at + 16);
-              if (i == 0)
-                dot = we * he;
-              else
-                dot += we * he;
-              dot += wo * ho;
+              multiply_add(
+                  i == 0, dot, block_of(even[r], at), values.template select<16, 1>(32 * at), block_of(odd[r], at),
+                  values.template select<16, 1>(32 * at + 16));
             }
             sum[m][r] += dot * by_route[r * (STEP / G) + g];
           }
@@ -127,7 +121,7 @@ ESIMD_INLINE void moe_u4_down(
     total += slm_block_load<float, DOWN_ROWS>((p * TILE + thread) * DOWN_ROWS * 4);
   simd<uint16_t, DOWN_ROWS> bits = to_bits<T, DOWN_ROWS>(total);
   block_store<uint32_t, DOWN_ROWS / 2>(
-      reinterpret_cast<uint32_t*>(out + int64_t(token) * out_stride + h), bits.template bit_cast_view<uint32_t>(),
+      reinterpret_cast<uint32_t*>(out + token * out_stride + h), bits.template bit_cast_view<uint32_t>(),
       properties{alignment<4>});
 }
 

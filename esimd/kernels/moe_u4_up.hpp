@@ -61,25 +61,31 @@ ESIMD_INLINE void moe_u4_up(
   const int tile = item.get_group(0), slot = item.get_group(1), block = item.get_group(2);
   const int thread = item.get_local_id(2);
 
-  simd<int, 16 * TILE> ids = tile_ids<TILE>(
-      topk_ids, logits, bias, route_weights, route_ids, tile, thread, slot == 0 && block == 0, tokens, num_experts,
-      top_k, flags, route_scale);
-  const Sharers<TILE> sharers(ids, slot, top_k);
+  Sharers<TILE> sharers;
+  if (TILE == 1 && !(flags & abi::WITH_LOGITS)) {  // nothing to share, nothing to decide: one id
+    sharers.expert = load_id(topk_ids, slot, num_experts, flags & abi::IDS_64);
+    sharers.route[0] = slot;
+  } else {
+    simd<int, 16 * TILE> ids = tile_ids<TILE>(
+        topk_ids, logits, bias, route_weights, route_ids, tile, thread, slot == 0 && block == 0, tokens, num_experts,
+        top_k, flags, route_scale);
+    sharers = sharers_of<TILE>(ids, slot, top_k);
+  }
   if (sharers.expert < 0) return;  // the whole group: no thread waits for another
 
   const int shift = (split >> 1) - (split >> 3);  // log2 of 1, 2, 4, 8
   const int part = thread & (split - 1), pair = block * (UP_LOCAL >> shift) + (thread >> shift);
   const bool gated = flags & abi::GATED;
   const int rows = gated ? 2 * intermediate_size : intermediate_size;
-  const size_t row = size_t(sharers.expert) * rows + (gated ? pair : 2 * pair);
+  const int row = sharers.expert * rows + (gated ? pair : 2 * pair);
   const int apart = gated ? intermediate_size : 1;  // rows between the two of a pair
 
   const int steps = hidden_size / STEP, first = steps * part >> shift, last = steps * (part + 1) >> shift;
   const int pitch = hidden_size / 2, groups = hidden_size / G;
-  const uint8_t* w = w13 + row * pitch + first * (STEP / 2);
-  const uint8_t* v = w + size_t(apart) * pitch;
-  const uint16_t* scale = w13_scale + row * groups + first * (STEP / G);
-  const T* rows_x = x + int64_t(tile) * TILE * x_stride + first * STEP;
+  const uint8_t* w = row_of(w13, row, pitch) + first * (STEP / 2);
+  const uint8_t* v = row_of(w, apart, pitch);
+  const uint16_t* scale = w13_scale + (row * groups + first * (STEP / G));
+  const T* rows_x = x + (tile * TILE * x_stride + first * STEP);
   const uint32_t flip = nibble_flip(flags);
 
   simd<float, 16> sum[TILE][2];
@@ -87,32 +93,26 @@ ESIMD_INLINE void moe_u4_up(
   for (int m = 0; m < TILE; ++m) sum[m][0] = sum[m][1] = 0.0f;
 
   for (int step = first; step < last; ++step) {
-    Nibbles<STEP> a(load_weights<uint32_t, STEP / 8>(reinterpret_cast<const uint32_t*>(w)), flip);
-    Nibbles<STEP> b(load_weights<uint32_t, STEP / 8>(reinterpret_cast<const uint32_t*>(v)), flip);
+    simd<float, STEP / 2> even[2], odd[2];  // of both rows, decoded once for all tokens
+    decode<STEP>(load_weights<uint32_t, STEP / 8>(reinterpret_cast<const uint32_t*>(w)), flip, even[0], odd[0]);
+    decode<STEP>(load_weights<uint32_t, STEP / 8>(reinterpret_cast<const uint32_t*>(v)), flip, even[1], odd[1]);
     const simd<float, 2 * STEP / G> scales = load_scales<T, 2, STEP / G>(scale, apart * groups, flags);
 #pragma unroll
     for (int m = 0; m < TILE; ++m) {
-      if (TILE > 1 && sharers.route[m] < 0) continue;
-      simd<T, STEP> values = load_block<T, STEP>(rows_x + int64_t(m) * x_stride);
+      if (!sharers.serves(m)) continue;
+      simd<T, STEP> values = load_block<T, STEP>(rows_x + m * x_stride);
 #pragma unroll
       for (int g = 0; g < STEP / G; ++g) {
-        simd<float, 16> dot_a, dot_b;
+        simd<float, 16> dot[2];
 #pragma unroll
         for (int i = 0; i < G / 32; ++i) {
           const int at = g * (G / 32) + i;
           const Pairs<T> xs(values.template select<32, 1>(at * 32));
-          if (i == 0) {
-            dot_a = a.evens(at) * xs.even;
-            dot_b = b.evens(at) * xs.even;
-          } else {
-            dot_a += a.evens(at) * xs.even;
-            dot_b += b.evens(at) * xs.even;
-          }
-          dot_a += a.odds(at) * xs.odd;
-          dot_b += b.odds(at) * xs.odd;
+#pragma unroll
+          for (int r = 0; r < 2; ++r) multiply_add(i == 0, dot[r], block_of(even[r], at), xs.even, block_of(odd[r], at), xs.odd);
         }
-        sum[m][0] += dot_a * scales[g];
-        sum[m][1] += dot_b * scales[STEP / G + g];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) sum[m][r] += dot[r] * scales[r * (STEP / G) + g];
       }
     }
     w += STEP / 2, v += STEP / 2, scale += STEP / G, rows_x += STEP;
@@ -141,10 +141,10 @@ ESIMD_INLINE void moe_u4_up(
   const int position = (column & ~31) | (column & 1) << 4 | (column & 31) >> 1;  // launch.hidden_position
 #pragma unroll
   for (int m = 0; m < TILE; ++m) {
-    if (TILE > 1 && sharers.route[m] < 0) continue;
-    const int64_t at = (int64_t(tile * TILE + m) * top_k + (TILE > 1 ? sharers.route[m] : slot)) * intermediate_size;
-    store_one(hidden + at + position, float(out_a[m]));
-    if (!gated) store_one(hidden + at + position + 16, float(out_b[m]));  // column + 1, an odd one
+    if (!sharers.serves(m)) continue;
+    const int at = ((tile * TILE + m) * top_k + sharers.route[m]) * intermediate_size + position;
+    store_one(hidden + at, float(out_a[m]));
+    if (!gated) store_one(hidden + at + 16, float(out_b[m]));  // column + 1, an odd one
   }
 }
 

@@ -18,25 +18,38 @@ constexpr float NIBBLE_UNIT = 0.0625f;
 
 ESIMD_INLINE uint32_t nibble_flip(int flags) { return flags & abi::S4 ? 0u : 0x88888888u; }
 
-// N weights of one row as two byte vectors: 16 * even weights, 16 * odd weights.
+// N weights of one row: 16 * the even ones, 16 * the odd ones.
 template <int N>
-struct Nibbles {
-  simd<uint32_t, N / 8> even, odd;
+ESIMD_INLINE void decode(
+    simd<uint32_t, N / 8> packed, uint32_t flip, simd<float, N / 2>& even, simd<float, N / 2>& odd) {
+  packed ^= flip;
+  simd<uint32_t, N / 8> high = packed & 0xF0F0F0F0u;
+  packed <<= 4;
+  simd<uint32_t, N / 8> low = packed & 0xF0F0F0F0u;
+#pragma unroll
+  for (int b = 0; b < N / 2; b += 16) {
+    const simd<int8_t, 16> l = low.template bit_cast_view<int8_t>().template select<16, 1>(b);
+    const simd<int8_t, 16> h = high.template bit_cast_view<int8_t>().template select<16, 1>(b);
+    even.template select<16, 1>(b) = esimd::convert<float>(l);
+    odd.template select<16, 1>(b) = esimd::convert<float>(h);
+  }
+}
 
-  ESIMD_INLINE Nibbles(simd<uint32_t, N / 8> packed, uint32_t flip) {
-    packed ^= flip;
-    odd = packed & 0xF0F0F0F0u;
-    packed <<= 4;
-    even = packed & 0xF0F0F0F0u;
-  }
-  // of the 32 weights of block b
-  ESIMD_INLINE simd<float, 16> evens(int b) {
-    return esimd::convert<float>(simd<int8_t, 16>(even.template bit_cast_view<int8_t>().template select<16, 1>(b * 16)));
-  }
-  ESIMD_INLINE simd<float, 16> odds(int b) {
-    return esimd::convert<float>(simd<int8_t, 16>(odd.template bit_cast_view<int8_t>().template select<16, 1>(b * 16)));
-  }
-};
+// The 16 even (or odd) weights of block b of 32.
+template <int N>
+ESIMD_INLINE simd<float, 16> block_of(simd<float, N>& weights, int b) {
+  return weights.template select<16, 1>(16 * b);
+}
+
+// dot (+)= a * x + b * y; the first block of a scale group starts the sum.
+ESIMD_INLINE void multiply_add(
+    bool first, simd<float, 16>& dot, simd<float, 16> a, simd<float, 16> x, simd<float, 16> b, simd<float, 16> y) {
+  if (first)
+    dot = a * x;
+  else
+    dot += a * x;
+  dot += b * y;
+}
 
 // COUNT adjacent scales of each of ROWS rows, `pitch` scales apart, as float32: row 0's, then row 1's, ...
 template <class T, int ROWS, int COUNT>

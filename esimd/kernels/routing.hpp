@@ -19,6 +19,14 @@ ESIMD_INLINE simd<int, 16> load_ids(const void* topk_ids, int token, int top_k, 
   return ids;
 }
 
+// One id, the same way.
+ESIMD_INLINE int load_id(const void* topk_ids, int index, int num_experts, bool wide) {
+  const int* word = static_cast<const int*>(topk_ids) + (int64_t(index) << int(wide));
+  const int id = load_one(word);
+  if (wide && load_one(word + 1) != 0) return -1;
+  return id >= 0 && id < num_experts ? id : -1;
+}
+
 struct Route {
   simd<float, 16> weights;  // 0 from top_k on
   simd<int, 16> ids;        // -1 from top_k on
@@ -116,30 +124,35 @@ ESIMD_INLINE void store_route(const Route& r, int token, int top_k, float* weigh
   esimd::scatter<int, 16>(ids + int64_t(token) * top_k, simd<uint32_t, 16>(lane * 4u), r.ids, there);
 }
 
-// The place of one slot (token j of the tile, route k) in a tile whose ids are `ids` (16 a token).
+// The expert of one slot (token j of the tile, route k), and which tokens of the tile share it.
 //
 // Two tokens that pick one expert read its weights once: the slot that names the expert first leads, the others rest.
 template <int TILE>
 struct Sharers {
-  int expert = -1;      // -1: this slot does nothing
-  int route[TILE];      // per token the first of its routes that names the expert; -1 without one
-  uint32_t match[TILE];
+  int expert = -1;  // -1: this slot does nothing
+  int route[TILE];  // per token the first of its routes that names the expert; -1 without one
 
-  ESIMD_INLINE Sharers(simd<int, 16 * TILE>& ids, int slot, int top_k) {
-    int j = 0;
-    if constexpr (TILE > 1) j = int(slot >= top_k) + int(slot >= 2 * top_k) + int(slot >= 3 * top_k);
-    const int k = slot - j * top_k;
-    const int e = ids[16 * j + k];
-    bool leads = e >= 0;
-#pragma unroll
-    for (int m = 0; m < TILE; ++m) {
-      match[m] = esimd::pack_mask(simd_mask<16>(simd<int, 16>(ids.template select<16, 1>(16 * m)) == e));
-      route[m] = match[m] ? int(esimd::fbl(match[m])) : -1;
-      if (m < j && match[m] != 0) leads = false;
-      if (m == j && route[m] != k) leads = false;
-    }
-    if (leads) expert = e;
-  }
+  ESIMD_INLINE bool serves(int m) const { return TILE == 1 || route[m] >= 0; }
 };
+
+// From the ids of the tile's tokens, 16 each.
+template <int TILE>
+ESIMD_INLINE Sharers<TILE> sharers_of(simd<int, 16 * TILE>& ids, int slot, int top_k) {
+  Sharers<TILE> s;
+  int j = 0;
+  if constexpr (TILE > 1) j = int(slot >= top_k) + int(slot >= 2 * top_k) + int(slot >= 3 * top_k);
+  const int k = slot - j * top_k;
+  const int e = ids[16 * j + k];
+  bool leads = e >= 0;
+#pragma unroll
+  for (int m = 0; m < TILE; ++m) {
+    const uint32_t match = esimd::pack_mask(simd_mask<16>(simd<int, 16>(ids.template select<16, 1>(16 * m)) == e));
+    s.route[m] = match ? int(esimd::fbl(match)) : -1;
+    if (m < j && match != 0) leads = false;
+    if (m == j && s.route[m] != k) leads = false;
+  }
+  if (leads) s.expert = e;
+  return s;
+}
 
 }  // namespace xpu_moe
