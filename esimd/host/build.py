@@ -1,4 +1,4 @@
-"""Kernel modules as programs of the host CPU: built by clang against Intel's headers, kept by the hash of what they are."""
+"""Kernel modules as programs of the host CPU: clang against Intel's headers, kept by the hash of what they are."""
 
 from __future__ import annotations
 

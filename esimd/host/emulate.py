@@ -1,7 +1,7 @@
 """The ESIMD kernels on the CPU as functions of arrays: what `probe moe --emulate` and the tests call.
 
-Arrays are numpy's or torch CPU tensors (any mix); bfloat16 is a torch tensor, or a numpy array of uint16 bit patterns with
-`dtype="bfloat16"`. Results are float32 numpy arrays of the values that the kernel rounded to the activations' dtype.
+Arrays are numpy's or torch CPU tensors (any mix); bfloat16 is a torch tensor, or a numpy array of uint16 bit patterns
+with `dtype="bfloat16"`. Results are float32 numpy arrays of values that the kernel rounded to the activations' dtype.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _POISON = 0xA5
 
 @dataclass(frozen=True)
 class Emulated:
-    """What a run gave. `output` float32 values; `bits` the raw output; `weight_bytes` loaded, `floor_bytes` the least."""
+    """What a run gave: `output` as float32, `bits` as written, `weight_bytes` loaded and `floor_bytes`, the least."""
 
     output: np.ndarray
     bits: np.ndarray
@@ -134,10 +134,9 @@ def moe_u4(
         up = launch.up(dtype, tokens, hidden_size, inter, top_k, group_size, is_gated(activation))
         down = launch.down(dtype, tokens, hidden_size, inter, top_k, group_size)
         values = arrays | sizes | router
-        for family, shape, more in (
-            ("moe_u4_up", up, {"x_stride": hidden_size, "flags": up_flags, "route_scale": route_scale}),
-            ("moe_u4_down", down, {"topk_ids": ids, "topk_weights": weights, "out_stride": hidden_size, "flags": down_flags}),
-        ):  # fmt: skip
+        up_more = {"x_stride": hidden_size, "flags": up_flags, "route_scale": route_scale}
+        down_more = {"topk_ids": ids, "topk_weights": weights, "out_stride": hidden_size, "flags": down_flags}
+        for family, shape, more in (("moe_u4_up", up, up_more), ("moe_u4_down", down, down_more)):
             values |= more | {"split": shape.split}
             traffic[family] = library.run(shape, family, values, tuple(watches.values()), seed)
             threads[family] = shape.threads
