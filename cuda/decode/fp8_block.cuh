@@ -1,0 +1,107 @@
+// e4m3 weights with one fp32 scale for 128 x 128, in the checkpoint's own order (rows of bytes): 8 rows of W13 or W2 are
+// contiguous, which is all that the bulk copies want, so there is nothing to repack.
+#pragma once
+#include "shape.cuh"
+
+constexpr u32 UNIT_BYTES = 16 * H;
+constexpr u32 UNIT_SCALES = 0;
+constexpr u32 ROW_BLOCK_BYTES = 8 * I;
+constexpr u32 ROW_BLOCK_SCALES = 0;
+constexpr bool SCALES_IN_RING = false;
+
+// Activations of up to 8 tokens (e4m3) and, for each 128-wide block of k, scale of x times scale of the weights.
+struct Columns {
+    u32 b[OWN][4][2];
+    float factor[OWN][4];
+};
+
+DEVICE void load_columns(Columns& f, const Arguments& p, const u16* tokens, int count, int expert, int within, int warp, int lane) {
+    const int g = lane >> 2, t = lane & 3;
+    const bool live = g < count;
+    const u8* row = p.x + (live ? (u64)tokens[g] * p.x_stride : 0);
+    constexpr int SCALE_ROWS = GATED ? 2 * I_BLOCKS : I_BLOCKS;
+    const int scale_row = within * (GATED ? 8 : 16) / 128;
+    const float* low = (const float*)p.s13 + ((u64)expert * SCALE_ROWS + scale_row) * H_BLOCKS;
+    const float* high = GATED ? low + I_BLOCKS * H_BLOCKS : low;
+#pragma unroll
+    for (int o = 0; o < OWN; ++o) {
+        const int block = warp + o * CONSUMERS;
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            uint4 v = make_uint4(0, 0, 0, 0);
+            if (live && block < H_BLOCKS) v = load_global(row + block * 128 + j * 64 + t * 16);
+            f.b[o][2 * j][0] = v.x, f.b[o][2 * j][1] = v.y, f.b[o][2 * j + 1][0] = v.z, f.b[o][2 * j + 1][1] = v.w;
+        }
+        float x[2] = {0.f, 0.f}, w[2] = {0.f, 0.f};
+        if (block < H_BLOCKS) {
+#pragma unroll
+            for (int c = 0; c < 2; ++c)
+                if (2 * t + c < count) x[c] = p.xs[(u64)tokens[2 * t + c] * p.xs_token + (u64)block * p.xs_group];
+            w[0] = low[block], w[1] = high[block];
+        }
+        f.factor[o][0] = x[0] * w[0], f.factor[o][1] = x[1] * w[0];
+        f.factor[o][2] = x[0] * w[1], f.factor[o][3] = x[1] * w[1];
+    }
+}
+
+DEVICE void unit_product(float (&acc)[4], u32 stage, const Columns& f, int warp, int lane) {
+    const int g = lane >> 2, t = lane & 3;
+#pragma unroll
+    for (int o = 0; o < OWN; ++o) {
+        const int block = warp + o * CONSUMERS;
+        if (block >= H_BLOCKS) break;
+        float c[4] = {0.f, 0.f, 0.f, 0.f};
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const u32 at = stage + g * H + block * 128 + j * 64 + t * 16;
+            const uint4 low = load_shared(at), high = load_shared(at + 8 * H);
+            mma_e4m3(c, low.x, high.x, low.y, high.y, f.b[o][2 * j][0], f.b[o][2 * j][1]);
+            mma_e4m3(c, low.z, high.z, low.w, high.w, f.b[o][2 * j + 1][0], f.b[o][2 * j + 1][1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) acc[i] += f.factor[o][i] * c[i];
+    }
+}
+
+// Four e4m3 values -> two bf16 pairs, (k0, k2) and (k1, k3); the writer of h pairs its values likewise. The exponent
+// field moves by 4 bits, so 2^120 makes up for the difference of the biases (exact, subnormals included).
+DEVICE u32 scale_bf16(u32 v) {
+    u32 d;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(v), "r"(0x7B807B80u));
+    return d;
+}
+DEVICE u32 even_pair(u32 w) { return scale_bf16(and_or<0x80008000u>(w << 8, (w << 4) & 0x07F007F0u)); }
+DEVICE u32 odd_pair(u32 w) { return scale_bf16(and_or<0x80008000u>(w, (w >> 4) & 0x07F007F0u)); }
+
+// h of 8 rows lies as (0, 2)(1, 3)(4, 6)(5, 7).
+constexpr int HIDDEN_PARTNER = 2;
+DEVICE bool hidden_leads(int row) { return (row & 2) == 0; }
+DEVICE int hidden_word(int row) { return (row >> 2) * 2 + (row & 1); }
+
+// Where the j-th vector of 8 values of a lane's share of a block of h begins: 16 in a row, so that the weights' 16
+// bytes match.
+DEVICE int hidden_offset(int j, int t) { return (j >> 1) * 64 + t * 16 + (j & 1) * 8; }
+
+// acc[r][0..1]: row g of row block r, columns 2t and 2t + 1; two row blocks share a tile.
+DEVICE void slot_product(float (&acc)[ROW_BLOCKS][2], u32 stage, int slot, int block, const float* block_scale, const Hidden& f, int lane) {
+    constexpr int TILES = (ROW_BLOCKS + 1) / 2;
+    const u32 weights = stage + slot * (ROW_BLOCKS * ROW_BLOCK_BYTES) + (lane >> 2) * I + block * 128 + (lane & 3) * 16;
+    float c[TILES][4] = {};
+#pragma unroll
+    for (int j = 0; j < 2; ++j)
+#pragma unroll
+        for (int tile = 0; tile < TILES; ++tile) {
+            const bool both = 2 * tile + 1 < ROW_BLOCKS;
+            const uint4 low = load_shared(weights + 2 * tile * ROW_BLOCK_BYTES + j * 64);
+            uint4 high = make_uint4(0, 0, 0, 0);
+            if (both) high = load_shared(weights + (2 * tile + 1) * ROW_BLOCK_BYTES + j * 64);
+            const u32 l[4] = {low.x, low.y, low.z, low.w}, h[4] = {high.x, high.y, high.z, high.w};
+#pragma unroll
+            for (int s = 0; s < 4; ++s)
+                mma_bf16(c[tile], even_pair(l[s]), both ? even_pair(h[s]) : 0, odd_pair(l[s]), both ? odd_pair(h[s]) : 0,
+                         f.b[4 * j + s][0], f.b[4 * j + s][1]);
+        }
+#pragma unroll
+    for (int r = 0; r < ROW_BLOCKS; ++r)
+        acc[r][0] += block_scale[r] * c[r / 2][(r & 1) * 2], acc[r][1] += block_scale[r] * c[r / 2][(r & 1) * 2 + 1];
+}

@@ -1,0 +1,101 @@
+"""Launching the decode kernels: the variant for a call, the hand-off state of a device, the arguments.
+
+The state (a launch counter and two buffers through which phase 1 hands h to phase 2) must start as zeros and is left
+ready by every launch, so it is not a caller's scratch buffer: it belongs to the device, one for each variant's size.
+Calls on a device have to follow each other in stream order, as a model's layers do.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import torch
+
+from xpu_moe.cuda import jit
+from xpu_moe.cuda.decode.plan import BUCKETS, Plan, Shape, bucket, plan
+from xpu_moe.ops import checks
+
+_HERE = Path(__file__).parent
+_SOURCES = {4: "moe_u4.cu", 8: "moe_fp8_block.cu"}
+_HEADERS = ("ptx.cuh", "shape.cuh", "u4.cuh", "fp8_block.cuh", "routes.cuh", "kernel.cuh")
+_SIGNATURE = "PPPPPPPPPPQiiiii"
+_states: dict[tuple[int, int], torch.Tensor] = {}
+
+
+class CaptureError(RuntimeError):
+    """A CUDA graph is being captured and the kernel's state does not exist yet."""
+
+
+def unit(chosen: Plan) -> jit.Program:
+    """The translation unit of a variant."""
+    headers = [_HERE / name for name in _HEADERS]
+    return jit.program(_HERE / _SOURCES[chosen.shape.bits], chosen.defines(), headers=headers)
+
+
+@cache
+def _blocks(device: int) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def _kernel(shape: Shape, size: int, device: int) -> tuple[Plan, jit.Kernel, torch.Tensor]:
+    chosen = plan(shape, size, _blocks(device))
+    kernel = jit.load(unit(chosen), "moe_decode", _SIGNATURE, device)
+    if kernel.blocks_per_multiprocessor(chosen.threads, chosen.shared_bytes) < 1:
+        raise jit.DriverError(f"moe_decode: {chosen.shared_bytes} bytes of shared memory do not fit a multiprocessor")
+    return chosen, kernel, _state(chosen.state_bytes, device)
+
+
+def _state(size: int, device: int) -> torch.Tensor:
+    if (device, size) not in _states:
+        if torch.cuda.is_current_stream_capturing():
+            raise CaptureError(
+                "moe decode: first call inside a graph capture; call `prepare`, or the operator once, before capturing"
+            )
+        _states[device, size] = torch.zeros(size, dtype=torch.uint8, device=f"cuda:{device}")
+        torch.cuda.synchronize(device)
+    return _states[device, size]
+
+
+def warm(shape: Shape, tokens: int, device: int) -> None:
+    """Compile and load the variants for up to `tokens` tokens and make their state."""
+    for size in BUCKETS:
+        if size == BUCKETS[0] or tokens > BUCKETS[BUCKETS.index(size) - 1]:
+            _kernel(shape, size, device)
+
+
+def run(
+    shape: Shape,
+    x: torch.Tensor,
+    x_scale: torch.Tensor | None,
+    weights: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor],
+    topk_weights: torch.Tensor,
+    topk_ids: torch.Tensor,
+    out: torch.Tensor,
+    *,
+    programmatic: bool = True,
+) -> torch.Tensor:
+    """One launch on torch's current stream. x rows may be strided by whole 16 bytes."""
+    tokens = x.shape[0]
+    if tokens == 0:
+        return out
+    device = x.device.index
+    if x.stride(1) != 1 or x.stride(0) * x.element_size() % 16 or x.data_ptr() % 16:
+        x = x.contiguous()
+    for name, tensor in (("topk_weights", topk_weights), ("topk_ids", topk_ids), ("w13", weights[0])):
+        checks.require(tensor.is_contiguous(), name, f"strides {tuple(tensor.stride())}", "contiguous")
+    checks.require(out.stride(1) == 1, "out.stride(1)", out.stride(1), 1)
+    chosen, kernel, state = _kernel(shape, bucket(tokens), device)
+    w13, s13, w2, s2 = weights
+    scale_pointer, scale_token, scale_group = 0, 0, 0
+    if x_scale is not None:
+        scale_pointer, scale_token, scale_group = x_scale.data_ptr(), x_scale.stride(0), x_scale.stride(1)
+    kernel.launch(
+        (chosen.blocks,), (chosen.threads,),
+        x.data_ptr(), scale_pointer, w13.data_ptr(), s13.data_ptr(), w2.data_ptr(), s2.data_ptr(),
+        topk_ids.data_ptr(), topk_weights.data_ptr(), out.data_ptr(), state.data_ptr(), chosen.state_half,
+        tokens, x.stride(0), scale_token, scale_group, out.stride(0),
+        stream=jit.stream(device), shared=chosen.shared_bytes, programmatic=programmatic,
+    )  # fmt: skip
+    return out

@@ -1,0 +1,2 @@
+#include "fp8_block.cuh"
+#include "kernel.cuh"

@@ -1,0 +1,2 @@
+#include "u4.cuh"
+#include "kernel.cuh"

@@ -1,0 +1,162 @@
+"""Sizes of a compiled variant: how the rows of W2 are dealt out, how deep the ring is, how much shared memory it takes.
+
+Pure arithmetic, so that `supports` answers on a machine without a GPU; kernel.cuh computes the same from the defines
+and asserts what it relies on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+CONSUMERS = {4: 12, 16: 12, 64: 12}  # MAX_M -> warps that compute (their partial sums are what limits them)
+OTHERS = 3  # a producer and two finishers
+PARTIALS = 2
+BLOCK_SHARED = 227 << 10  # bytes of shared memory one block may take on sm_90
+MAX_STAGES = 12
+BUCKETS = tuple(CONSUMERS)  # MAX_M of the compiled variants
+MAX_TOKENS = BUCKETS[-1]
+STATE_HEADER = 256
+_ALIGN = 128
+DTYPES = {"bfloat16": 0, "float16": 1, "float32": 2}
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a variant is compiled for. `bits` 4 or 8; `scale` and `route_weight` are dtype names."""
+
+    bits: int
+    hidden_size: int
+    intermediate_size: int
+    num_experts: int
+    top_k: int
+    group_size: int
+    activation: str
+    gated: bool
+    dtype: str
+    scale: str
+    route_weight: str
+    wide_ids: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A variant: its defines, its shared memory, and how many stages are in flight."""
+
+    shape: Shape
+    max_tokens: int
+    blocks: int
+    consumers: int
+    row_blocks: int
+    stage_experts: int
+    stage_bytes: int
+    stages: int
+    shared_bytes: int
+
+    @property
+    def threads(self) -> int:
+        return (self.consumers + OTHERS) * 32
+
+    @property
+    def state_half(self) -> int:
+        """Bytes of one of the two hand-off buffers."""
+        return self.max_tokens * self.shape.top_k * self.shape.intermediate_size * 2
+
+    @property
+    def state_bytes(self) -> int:
+        return STATE_HEADER + 2 * self.state_half
+
+    def defines(self) -> dict[str, int]:
+        """-D names of shape.cuh and their values."""
+        s = self.shape
+        return {
+            "H": s.hidden_size, "I": s.intermediate_size, "E": s.num_experts, "TOP_K": s.top_k,
+            "GROUP": s.group_size, "MAX_M": self.max_tokens, "BLOCKS": self.blocks, "GATED": int(s.gated),
+            "RELU2": int(s.activation.startswith("relu2")), "HALF_X": int(s.dtype == "float16"),
+            "SCALE": DTYPES[s.scale], "ROUTE_WEIGHT": DTYPES[s.route_weight], "ID_64": int(s.wide_ids),
+            "CONSUMERS": self.consumers, "ROW_BLOCKS": self.row_blocks, "STAGE_EXPERTS": self.stage_experts,
+            "STAGE_BYTES": self.stage_bytes, "STAGES": self.stages, "PARTIALS": PARTIALS,
+        }  # fmt: skip
+
+
+class NoPlan(ValueError):
+    """The kernel cannot be built for these sizes; the message says which size and why."""
+
+
+def bucket(tokens: int) -> int:
+    """The smallest compiled MAX_M that holds `tokens`. NoPlan above the largest."""
+    for size in BUCKETS:
+        if tokens <= size:
+            return size
+    raise NoPlan(f"tokens {tokens}: the decode kernel takes at most {MAX_TOKENS}")
+
+
+@cache
+def plan(shape: Shape, max_tokens: int, blocks: int, consumers: int = 0) -> Plan:
+    """The variant for `max_tokens` (one of BUCKETS) on a chip with `blocks` multiprocessors. Raises NoPlan."""
+    consumers = consumers or CONSUMERS[max_tokens]
+    _check(shape, consumers)
+    inter_blocks = shape.intermediate_size // 128
+    row_blocks = -(-shape.hidden_size // 8 // blocks)
+    unit = _unit_bytes(shape)
+    experts = _stage_experts(consumers, inter_blocks, row_blocks * _row_block_bytes(shape), unit)
+    stage = _round(max(unit, experts * row_blocks * _row_block_bytes(shape)))
+    fixed = _round(_shared_struct(shape, max_tokens, consumers, row_blocks))
+    stages = min(MAX_STAGES, (BLOCK_SHARED - fixed) // stage)
+    if stages < 2:
+        raise NoPlan(
+            f"hidden_size {shape.hidden_size}, intermediate_size {shape.intermediate_size}: two stages of {stage} "
+            f"bytes and {fixed} bytes of sums exceed the {BLOCK_SHARED} bytes of shared memory"
+        )
+    return Plan(shape, max_tokens, blocks, consumers, row_blocks, experts, stage, stages, stages * stage + fixed)
+
+
+def _stage_experts(consumers: int, inter_blocks: int, expert_bytes: int, unit_bytes: int) -> int:
+    """How many experts' slices of W2 make a stage: all warps busy, and no larger than a unit of W13 where possible."""
+    fitting = [n for n in range(1, consumers // inter_blocks + 1) if n == 1 or n * expert_bytes <= unit_bytes]
+    return max(fitting, key=lambda n: (consumers // (n * inter_blocks) * n, n))
+
+
+def _check(shape: Shape, consumers: int) -> None:
+    for name, size in (("hidden_size", shape.hidden_size), ("intermediate_size", shape.intermediate_size)):
+        if size % 128 or size <= 0:
+            raise NoPlan(f"{name} {size}: wanted a multiple of 128")
+    if shape.intermediate_size > 128 * consumers:
+        raise NoPlan(f"intermediate_size {shape.intermediate_size}: at most {128 * consumers}, 128 a warp")
+    threads = (consumers + OTHERS) * 32
+    if shape.num_experts > threads:
+        raise NoPlan(f"num_experts {shape.num_experts}: at most {threads}, one a thread")
+    if shape.group_size not in (32, 64, 128):
+        raise NoPlan(f"group_size {shape.group_size}: wanted 32, 64 or 128")
+    if not 1 <= shape.top_k <= 32:
+        raise NoPlan(f"top_k {shape.top_k}: wanted 1 to 32")
+
+
+def _scale_bytes(shape: Shape) -> int:
+    return 4 if shape.scale == "float32" else 2
+
+
+def _unit_bytes(shape: Shape) -> int:
+    """16 rows of W13 with their scales."""
+    rows = 16 * shape.hidden_size * shape.bits // 8
+    return rows if shape.bits == 8 else rows + 16 * shape.hidden_size // shape.group_size * _scale_bytes(shape)
+
+
+def _row_block_bytes(shape: Shape) -> int:
+    """8 rows of W2 with their scales."""
+    rows = 8 * shape.intermediate_size * shape.bits // 8
+    return rows if shape.bits == 8 else rows + 8 * shape.intermediate_size // shape.group_size * _scale_bytes(shape)
+
+
+def _shared_struct(shape: Shape, max_tokens: int, consumers: int, row_blocks: int) -> int:
+    """sizeof(Shared) of kernel.cuh, with room for its padding."""
+    routes, experts = max_tokens * shape.top_k, shape.num_experts
+    parts = (
+        16 * (MAX_STAGES + PARTIALS), PARTIALS * consumers * 129 * 4, consumers * max_tokens * row_blocks * 8 * 4,
+        experts * 8, routes * (4 + 4 + 4 + 2), (min(routes, experts) + 1) * (4 + 2), 4 * (consumers + OTHERS + 1), 8,
+    )  # fmt: skip
+    return sum(parts) + 64
+
+
+def _round(size: int) -> int:
+    return -(-size // _ALIGN) * _ALIGN

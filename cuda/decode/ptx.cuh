@@ -1,0 +1,172 @@
+// The few instructions of sm_90 that the decode kernels are made of. No CUDA header is needed to compile this.
+#pragma once
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+
+#define DEVICE static __device__ __forceinline__
+
+// A spin that lasts longer than this many clocks (about 5 s) ends in a trap: an error at the next call, not a hang.
+constexpr long long SPIN_LIMIT = 10000000000LL;
+
+struct Spin {
+    long long start = 0;
+    __device__ __forceinline__ void once() {
+        const long long now = clock64();
+        if (start == 0) start = now;
+        if (now - start > SPIN_LIMIT) asm volatile("trap;");
+    }
+};
+
+// A value that the compiler keeps in its register instead of computing it again at every use.
+DEVICE u32 kept(u32 value) {
+    u32 v;
+    asm volatile("mov.u32 %0, %1;" : "=r"(v) : "r"(value));
+    return v;
+}
+
+DEVICE u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
+
+// ---- mbarriers
+DEVICE void barrier_init(u32 barrier, u32 count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
+}
+DEVICE void barrier_expect(u32 barrier, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+DEVICE void barrier_arrive(u32 barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+DEVICE bool barrier_try(u32 barrier, u32 parity) {
+    u32 done;
+    asm volatile(
+        "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
+        : "=r"(done)
+        : "r"(barrier), "r"(parity)
+        : "memory");
+    return done != 0;
+}
+static __device__ __noinline__ void barrier_wait_long(u32 barrier, u32 parity) {
+    Spin spin;
+    while (!barrier_try(barrier, parity)) spin.once();
+}
+DEVICE void barrier_wait(u32 barrier, u32 parity) {
+    if (!barrier_try(barrier, parity)) barrier_wait_long(barrier, parity);
+}
+DEVICE void fence_barrier_init() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+template <int ID, int THREADS>
+DEVICE void named_sync() {
+    asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+template <int ID, int THREADS>
+DEVICE void named_arrive() {
+    asm volatile("bar.arrive %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+}
+
+// ---- programmatic dependent launch: both are empty where the launch did not ask for it
+DEVICE void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+DEVICE void let_successor_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+
+// ---- bulk asynchronous copy, global -> shared; sizes and addresses are multiples of 16 bytes
+DEVICE u64 streaming_policy() {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+DEVICE void bulk_copy(u32 to, const void* from, u32 bytes, u32 barrier, u64 policy) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(to),
+        "l"(from), "r"(bytes), "r"(barrier), "l"(policy)
+        : "memory");
+}
+
+// ---- loads and stores
+DEVICE uint4 load_shared(u32 address) {
+    uint4 v;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(address)
+                 : "memory");
+    return v;
+}
+// Read where another multiprocessor may be writing: each 32-bit word is whole, the four are not one.
+DEVICE uint4 load_relaxed(const void* pointer) {
+    uint4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(pointer)
+                 : "memory");
+    return v;
+}
+DEVICE void store_relaxed(void* pointer, u32 value) {
+    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(pointer), "r"(value) : "memory");
+}
+DEVICE void store_shared(u32 address, float value) {
+    asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+DEVICE float load_shared_float(u32 address) {
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
+    return v;
+}
+// (a & mask) | bits in one instruction; left to itself the compiler makes two of it.
+template <u32 MASK>
+DEVICE u32 and_or(u32 a, u32 bits) {
+    u32 d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "n"(MASK), "r"(bits));
+    return d;
+}
+DEVICE uint4 load_global(const void* pointer) {
+    uint4 v;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(pointer));
+    return v;
+}
+
+// ---- conversions
+DEVICE u32 bf16_pair(float low, float high) {
+    u32 d;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
+DEVICE u16 bf16_of(float v) { return (u16)bf16_pair(v, 0.f); }
+DEVICE u16 half_of(float v) {
+    u16 d;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(d) : "f"(v));
+    return d;
+}
+DEVICE float float_of_bf16(u16 v) { return __uint_as_float((u32)v << 16); }
+DEVICE float float_of_half(u16 v) {
+    float d;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"(v));
+    return d;
+}
+
+// ---- tensor cores. Lane = 4 * g + t. A: a0 (row g, k 2t..), a1 (row g + 8), a2 (row g, k 8 + 2t..), a3; B: column g,
+// b0 (k 2t..), b1 (k 8 + 2t..); C: c0, c1 (row g, columns 2t, 2t + 1), c2, c3 (row g + 8).
+DEVICE void mma_bf16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+DEVICE void mma_half(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+// 8-bit operands: k is counted in fours (a0: k 4t..4t+3, a2: k 16 + 4t..).
+DEVICE void mma_e4m3(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+    asm(
+        "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
