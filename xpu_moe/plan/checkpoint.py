@@ -65,6 +65,13 @@ def read(folder: Path) -> Checkpoint:
     return Checkpoint(folder, config, quantization, tensors, missing, problem)
 
 
+def read_config(file: Path) -> Checkpoint:
+    """A config.json alone. Raises BadCheckpoint."""
+    config = _object(file)
+    quantization = config.get("quantization_config")
+    return Checkpoint(file.parent, config, quantization if isinstance(quantization, dict) else {})
+
+
 def _object(file: Path) -> dict[str, Any]:
     try:
         if file.stat().st_size > _MOST_JSON:

@@ -2,53 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from xpu_moe.doctor.finding import Severity
 from xpu_moe.doctor.rules.base import Context, Row, Rule
+from xpu_moe.env.versions import satisfies
+from xpu_moe.plan.cards import BY_KEY
+from xpu_moe.plan.graph_needs import NEEDS
 
 Hit = dict[str, Any]
 LONGEST_CAPTURE = 8  # capture at 16 ended in OUT_OF_RESOURCES (xpu-kernels#509)
 MOST_CAPTURES = 8
 GIB = 1 << 30
-_GRAPH_POOL = int(1.15 * GIB)
-
-
-@dataclass(frozen=True)
-class Need:
-    """With `ranges` of `component` (and several cards, or an INT4 MoE) a plan with graphs is refused or doubtful."""
-
-    component: str
-    ranges: str
-    severity: Severity
-    says: str
-    source: str
-    several: bool = False
-    int4_moe: bool = False
-    torch: str = ""
-
-
-NEEDS: tuple[Need, ...] = (
-    Need("oneccl", "<2022.0", "error", "capture of XCCL collectives needs oneCCL 2022.0 or later",
-         "intel/torch-xpu-ops#3570", several=True),
-    Need("vllm", "<0.26", "error", "0.21 switches graphs off with several cards, older ones assert a CUDA communicator",
-         "vLLM platforms/xpu.py; B70 u4 decode note", several=True),
-    Need("vllm", "<0.17", "error", "this vLLM has no XPU graphs", "vLLM platforms/xpu.py"),
-    Need("torch", "<2.11", "error", "XPU graphs need torch 2.11 or later", "vLLM 0.26 platforms/xpu.py"),
-    Need("vllm", ">=0.31", "warn", "crashes in capture with several cards are open; set cudagraph_mode explicitly",
-         "vllm#58388, #60379, #56917", several=True),
-    Need("xpu-kernels", "<0.1.15", "warn", "an atomic counter of the INT4 MoE was not zeroed on replay: wrong tokens",
-         "vllm-xpu-kernels#586, #524", int4_moe=True),
-    Need("compute-runtime", "<26.27", "error", "torch 2.14 records by Level Zero: compute-runtime 26.27 or later",
-         "intel-b70 facts 10", torch=">=2.14"),
-    Need("loader", "<1.32", "error", "torch 2.14 records by Level Zero: loader 1.32 or later", "intel-b70 facts 10",
-         torch=">=2.14"),
-    Need("oneapi", "<2026.1.1", "error", "torch 2.14 graphs need oneAPI 2026.1.1",
-         "intel-b70 facts 10", torch=">=2.14"),
-    Need("oneccl", "<2022.1.2", "error", "torch 2.14 graphs need oneCCL 2022.1.2", "intel-b70 facts 10", several=True,
-         torch=">=2.14"),
-)  # fmt: skip
+_B70 = BY_KEY["b70"]
 
 
 def _on(context: Context) -> bool:
@@ -66,9 +32,10 @@ def _needs(context: Context) -> list[Hit]:
     for need in NEEDS if _on(context) else ():
         if (need.several and not context.several) or (need.int4_moe and not _int4_moe(context)):
             continue
-        if need.torch and not context.has("torch", need.torch):
+        torch, have = context.version("torch"), context.version(need.component)
+        if need.torch and not (torch and satisfies(torch, need.torch)):
             continue
-        if context.has(need.component, need.ranges):
+        if have and satisfies(have, need.ranges):
             failed.append(need)
     if not failed:
         return []
@@ -106,10 +73,11 @@ def _auto_kv(context: Context) -> Hit | None:
     if not _on(context) or plan.kv_cache_memory_bytes or not (weights and memory and token and plan.max_model_len):
         return None
     need = plan.max_model_len * token
-    left = memory * 95 // 100 - weights - _GRAPH_POOL
+    card = context.kind(context.cards[0]) or _B70
+    left = memory * 95 // 100 - weights - card.graph_pool - card.reserve
     if left >= 4 * need:
         return None
-    return {"left": f"{left / GIB:.2f}", "need": f"{need / GIB:.2f}"}
+    return {"pool": f"{card.graph_pool / GIB:.2f}", "left": f"{max(0, left) / GIB:.2f}", "need": f"{need / GIB:.2f}"}
 
 
 def _batch(context: Context) -> Hit | None:
@@ -149,7 +117,7 @@ RULE = Rule(
             "--compilation-config '{\"cudagraph_capture_sizes\": [1, 2, 4]}'",
             "intel/llm-scaler#698; vllm-xpu-kernels#509", _captures, ("plan.graph",)),
         Row("graph.kv-automatic", "warn", "plan.kv_cache_memory_bytes", "the KV size is left to vLLM, beside graphs",
-            "Graphs take 1.15 GiB that its estimate does not see: {left} GiB are left, one sequence needs {need}.",
+            "Graphs take about {pool} GiB more than it sees: {left} GiB are left, one sequence needs {need}.",
             "--kv-cache-memory-bytes 256M", "B70 u4 decode note; kv_points", _auto_kv, ("plan.graph",)),
         Row("graph.batched-tokens", "warn", "plan.max_num_batched_tokens",
             "{tokens} batched tokens in the graph recipe",

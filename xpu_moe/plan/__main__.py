@@ -1,0 +1,209 @@
+"""`python -m xpu_moe.plan`: does the model fit, how much KV, how fast at best.
+
+Exit codes: 0 a plan exists, 1 it does not fit, 2 wrong arguments or an unreadable model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from xpu_moe.plan import picture
+from xpu_moe.plan.cards import BY_KEY, Card, cpu
+from xpu_moe.plan.checkpoint import BadCheckpoint, Checkpoint, read, read_config
+from xpu_moe.plan.memory import MemoryPlan, Request, plan_memory
+from xpu_moe.plan.profiles import PROFILES, Profile
+from xpu_moe.plan.roofline import Roofline, roofline
+from xpu_moe.plan.shapes import Shapes, shapes_of
+from xpu_moe.plan.sizes import gib, size
+from xpu_moe.plan.weights import weights
+
+FITS, TOO_MUCH, USAGE = 0, 1, 2
+_BLOCK = {"xpu": 64, "cuda": 16, "cpu": 128}
+
+
+class Wrong(ValueError):
+    """An argument or a model that cannot be planned."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the planner; returns its exit code."""
+    arguments = _parser().parse_args(argv)
+    if arguments.profiles:
+        print(json.dumps(_profiles()) if arguments.json else "\n".join(_profile_lines()))
+        return FITS
+    try:
+        return _run(arguments)
+    except (Wrong, BadCheckpoint, ValueError, OSError, ImportError) as error:
+        print(f"plan: {error}", file=sys.stderr)
+        return USAGE
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m xpu_moe.plan", description=__doc__)
+    add = parser.add_argument
+    add("--model", type=Path, metavar="DIR", help="a checkpoint folder; config.json alone is enough")
+    add("--tp", type=int, help="tensor-parallel size (1, or the profile's)")
+    add("--pp", type=int, help="pipeline-parallel size")
+    add("--card", choices=[*BY_KEY, "cpu"], help="kind of card (b70, or the profile's)")
+    add("--profile", choices=list(PROFILES), help="a named launch; other arguments override its settings")
+    add("--profiles", action="store_true", help="list the named launches and the measured points behind them")
+    add("--kv-cache-memory-bytes", type=str, metavar="SIZE", help="256M (binary), 256m (decimal) or bytes")
+    add("--kv-cache-dtype", help="auto, fp8, …")
+    add("--block-size", type=int, help="tokens of a KV block (64 on XPU, 16 on CUDA, 128 on the CPU)")
+    add("--max-model-len", type=int)
+    add("--max-num-batched-tokens", type=int)
+    add("--max-num-seqs", type=int)
+    add("--gpu-memory-utilization", type=float, default=0.95)
+    add("--graph", action=argparse.BooleanOptionalAction, help="count the graphs' memory")
+    add("--enable-expert-parallel", action="store_true")
+    add("--roofline", action="store_true", help="bytes and collectives of one decode step")
+    add("--batch", type=int, default=1, help="sequences decoded together (roofline)")
+    add("--context", type=int, default=2048, help="tokens in each sequence's KV (roofline)")
+    add("--probe", type=Path, metavar="FILE", help="JSON of `python -m xpu_moe.probe allreduce --json`")
+    add("--plot", type=Path, metavar="FILE", help="write the picture as PNG")
+    add("--json", action="store_true", help="one JSON object on stdout")
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if arguments.model is None:
+        raise Wrong("--model: got nothing, wanted a checkpoint folder (config.json alone is enough)")
+    profile = PROFILES.get(arguments.profile) if arguments.profile else None
+    checkpoint = read(arguments.model) if arguments.model.is_dir() else read_config(arguments.model)
+    shapes = shapes_of(checkpoint.config, checkpoint.quantization)
+    if shapes is None:
+        raise Wrong("config.json: hidden_size, num_hidden_layers or num_attention_heads is missing")
+    card = _card(arguments, profile)
+    request = _request(arguments, profile, card)
+    _check(request, shapes)
+    plan = _plan(checkpoint, shapes, card, request)
+    line = _roofline(arguments, shapes, card, request) if arguments.roofline else None
+    if arguments.plot:
+        picture.png(plan, arguments.plot)
+        print(f"plan: wrote {arguments.plot}", file=sys.stderr)
+    if checkpoint.problem:
+        print(f"plan: {checkpoint.problem}; sizes are computed from config.json", file=sys.stderr)
+    if arguments.json:
+        print(json.dumps({**plan.as_dict(), **({"roofline": line.as_dict()} if line else {}), **_named(profile)}))
+    else:
+        print("\n".join(_lines(plan, line, profile)))
+    return FITS if plan.fits else TOO_MUCH
+
+
+def _card(arguments: argparse.Namespace, profile: Profile | None) -> Card:
+    key = arguments.card or (profile.card if profile else "b70")
+    return cpu() if key == "cpu" else BY_KEY[key]
+
+
+def _request(arguments: argparse.Namespace, profile: Profile | None, card: Card) -> Request:
+    settings: dict[str, Any] = dict(profile.settings) if profile else {}
+    for field in ("tp", "pp", "block_size", "max_model_len", "max_num_batched_tokens", "max_num_seqs", "graph"):
+        given = getattr(arguments, field)
+        if given is not None:
+            settings[field] = given
+    if arguments.kv_cache_memory_bytes is not None:
+        settings["kv_cache_memory_bytes"] = size(arguments.kv_cache_memory_bytes)
+    return Request(
+        tp=settings.get("tp", 1),
+        pp=settings.get("pp", 1),
+        max_model_len=settings.get("max_model_len"),
+        max_num_batched_tokens=settings.get("max_num_batched_tokens", 1024),
+        max_num_seqs=settings.get("max_num_seqs", 1),
+        block_size=settings.get("block_size", _BLOCK[card.device]),
+        kv_dtype=arguments.kv_cache_dtype or settings.get("kv_cache_dtype") or "auto",
+        kv_bytes=settings.get("kv_cache_memory_bytes"),
+        utilization=arguments.gpu_memory_utilization,
+        graph=bool(settings.get("graph")),
+        expert_parallel=arguments.enable_expert_parallel,
+        reserve=profile.reserve if profile else None,
+    )
+
+
+def _check(request: Request, shapes: Shapes) -> None:
+    for name in ("tp", "pp", "block_size", "max_num_batched_tokens", "max_num_seqs"):
+        if getattr(request, name) < 1:
+            raise Wrong(f"--{name.replace('_', '-')}: got {getattr(request, name)}, wanted at least 1")
+    if not 0 < request.utilization <= 1:
+        raise Wrong(f"--gpu-memory-utilization: got {request.utilization}, wanted above 0 and at most 1")
+    if shapes.heads % request.tp:
+        raise Wrong(f"--tp: got {request.tp}, wanted a divisor of {shapes.heads} attention heads")
+    if not shapes.latent and shapes.kv_heads % request.tp and request.tp % shapes.kv_heads:
+        raise Wrong(f"--tp: got {request.tp}, wanted a divisor or a multiple of {shapes.kv_heads} KV heads")
+
+
+def _plan(checkpoint: Checkpoint, shapes: Shapes, card: Card, request: Request) -> MemoryPlan:
+    found = weights(checkpoint, shapes, request.tp, request.pp, request.expert_parallel)
+    return plan_memory(shapes, found.parts, card, request, found.source)
+
+
+def _roofline(arguments: argparse.Namespace, shapes: Shapes, card: Card, request: Request) -> Roofline:
+    probe = None
+    if card.bandwidth <= 0:
+        raise Wrong(f"--roofline: no bandwidth is known for {card.key}")
+    if arguments.probe:
+        probe = json.loads(arguments.probe.read_text(encoding="utf-8"))
+        if not isinstance(probe, dict):
+            raise Wrong(f"--probe: got {type(probe).__name__}, wanted the JSON object of the all-reduce probe")
+    if arguments.batch < 1 or arguments.context < 0:
+        raise Wrong("--batch, --context: wanted at least 1 and 0")
+    return roofline(shapes, card, request.tp, arguments.batch, arguments.context, request.kv_dtype, probe)
+
+
+def _named(profile: Profile | None) -> dict[str, Any]:
+    if profile is None:
+        return {}
+    points = [
+        {"tok_per_s": p.tok_per_s, "prompt": p.prompt, "output": p.output, "source": p.source} for p in profile.points
+    ]
+    return {"profile": profile.name, "proved": profile.proved, "points": points}
+
+
+def _lines(plan: MemoryPlan, line: Roofline | None, profile: Profile | None) -> list[str]:
+    out = picture.bar(plan)
+    out += [
+        f"{'fits' if plan.fits else 'does not fit'}: {plan.why}",
+        f"KV: {plan.kv_bytes_per_token:,} bytes a token and rank, "
+        f"{plan.kv_tokens:,} tokens in blocks of {plan.block_size}",
+        f"--kv-cache-memory-bytes {plan.kv_bytes}  (one sequence of {plan.max_model_len} needs {gib(plan.need_bytes)})",
+    ]
+    if line:
+        out += [f"one decode step of {line.tokens} at context {line.context}, {line.bandwidth / 1e9:.0f} GB/s:"]
+        out += [f"  {item.name:22} {item.bytes / 1e6:9.1f} MB {item.ms:8.3f} ms" for item in line.items]
+        out += [
+            f"  {line.collectives} all-reduces x {line.collective_us:.1f} us ({line.latency_source})"
+            f" {line.collective_ms:8.3f} ms",
+            f"  ceiling: {line.step_ms:.2f} ms = {line.tok_per_s:.0f} tok/s",
+        ]
+    if profile:
+        out += _points(profile)
+    return out
+
+
+def _points(profile: Profile) -> list[str]:
+    state = "proved" if profile.proved else "unproved on this machine until the replay probe has passed"
+    lines = [f"profile {profile.name} ({state}): {profile.doc}"]
+    for point in profile.points:
+        lines.append(
+            f"  measured {point.tok_per_s:.2f} tok/s at {point.prompt}/{point.output}: "
+            f"{point.source}; {point.conditions}"
+        )
+    return lines
+
+
+def _profile_lines() -> list[str]:
+    return [line for profile in PROFILES.values() for line in _points(profile)]
+
+
+def _profiles() -> dict[str, Any]:
+    return {
+        "profiles": [{**_named(p), "doc": p.doc, "plan": p.plan(), "flags": list(p.flags)} for p in PROFILES.values()]
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""Named launches: settings, the measured points behind them, and whether they are proved. Data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+MIB = 1 << 20
+_NOTE = "B70 u4 decode note (4x Arc Pro B70, MiniMax-M2.7 AutoRound INT4, batch 1)"
+_PUBLIC = "later public notes of the same author (to 2026-05-23)"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One measured figure: `tok_per_s` of a prompt and output length, by whom, under which conditions."""
+
+    tok_per_s: float
+    prompt: int
+    output: int
+    source: str
+    conditions: str = ""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """`settings` are the doctor's plan fields; `flags` further vLLM arguments; `env` a profile of xpu_moe.env.
+
+    `proved` False: offered, but graphs stay off until the replay probe has passed on this machine. `reserve`: bytes
+    beside weights, activations and KV where a measurement differs from the card's usual figure.
+    """
+
+    name: str
+    device: str
+    card: str
+    doc: str
+    settings: Mapping[str, Any]
+    flags: tuple[str, ...] = ()
+    env: str = "default"
+    proved: bool = True
+    points: tuple[Point, ...] = ()
+    reserve: int | None = None
+    compilation: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+    def plan(self) -> dict[str, Any]:
+        """The `plan` object of the doctor's facts."""
+        return {"device": self.device, **self.settings}
+
+
+_B70 = {
+    "tp": 4, "pp": 1, "dcp": 1, "dtype": "float16", "max_num_seqs": 1, "kv_cache_dtype": "auto",
+    "attention_backend": None, "speculative_method": None, "enable_expert_parallel": False,
+    "tool_call_parser": "minimax_m2", "reasoning_parser": "minimax_m2",
+}  # fmt: skip
+_H200 = {
+    "pp": 1, "dcp": 1, "kv_cache_dtype": "auto", "block_size": 16, "graph": True, "tool_call_parser": "minimax_m2",
+    "reasoning_parser": "minimax_m2",
+}  # fmt: skip
+
+_ALL = (
+    Profile(
+        "b70-tp4-latency", "xpu", "b70",
+        "one request at a time, 2048 tokens: the best proved recipe without graphs",
+        {**_B70, "max_model_len": 2048, "max_num_batched_tokens": 1024, "block_size": 64, "graph": False,
+         "kv_cache_memory_bytes": 256 * MIB},
+        points=(
+            Point(37.136187, 512, 512, _NOTE, "oneCCL's exchange left alone; KV sized by vLLM (1.02 GiB)"),
+            Point(34.578045, 512, 256, _NOTE, "oneCCL's exchange left alone; KV sized by vLLM (1.02 GiB)"),
+        ),
+    ),
+    Profile(
+        "b70-tp4-long", "xpu", "b70",
+        "32,768 tokens without graphs; only with no display on the cards (xe.disable_display=1)",
+        {**_B70, "max_model_len": 32768, "max_num_batched_tokens": 512, "block_size": 64, "graph": False,
+         "kv_cache_memory_bytes": 33792 * 63488},
+        reserve=384 * MIB,
+        points=(Point(84.12, 510, 1536, _PUBLIC, "with graphs and patches; 33,792 KV tokens, no display"),),
+    ),
+    Profile(
+        "b70-tp4-graph", "xpu", "b70",
+        "the public 89 tok/s recipe's serve line: PIECEWISE graphs, 32,768 tokens",
+        {**_B70, "max_model_len": 32768, "max_num_batched_tokens": 512, "block_size": 256, "graph": True,
+         "cudagraph_capture_sizes": [1, 2, 4], "kv_cache_memory_bytes": 33792 * 63488, "enable_prefix_caching": False},
+        ("--distributed-executor-backend", "mp", "--gpu-memory-utilization", "0.95", "--no-enable-prefix-caching",
+         "--no-async-scheduling"),
+        env="graph",
+        proved=False,
+        reserve=384 * MIB,
+        points=(
+            Point(89.314195, 512, 1536, _PUBLIC, "context 2048, patched vLLM, strict quality gates"),
+            Point(83.172184, 512, 1536, _PUBLIC, "fresh host, PCIe 4 links"),
+            Point(84.12, 510, 1536, _PUBLIC, "behind the endpoint, context 32,768"),
+        ),
+        compilation=MappingProxyType(
+            {"use_inductor_graph_partition": True, "compile_sizes": [1], "cudagraph_mode": "PIECEWISE"}
+        ),
+    ),
+    Profile(
+        "b60-tp4-pp2", "xpu", "b60",
+        "eight 24 GB cards: TP8 is impossible (192 columns against a group of 128), so two stages of four slices",
+        {**_B70, "pp": 2, "max_model_len": 2048, "max_num_batched_tokens": 1024, "block_size": 64, "graph": False,
+         "kv_cache_memory_bytes": 256 * MIB},
+    ),
+    Profile(
+        "h200-tp4-fp8", "cuda", "h200", "MiniMax FP8 on four H200: long contexts, many requests",
+        {**_H200, "tp": 4, "dtype": "bfloat16", "max_model_len": 131072, "max_num_batched_tokens": 8192,
+         "max_num_seqs": 32},
+    ),
+    Profile(
+        "h200-tp1-int4", "cuda", "h200", "MiniMax INT4 (115 GiB with scales) on one H200",
+        {**_H200, "tp": 1, "dtype": "float16", "max_model_len": 32768, "max_num_batched_tokens": 4096,
+         "max_num_seqs": 8},
+    ),
+)  # fmt: skip
+PROFILES: Mapping[str, Profile] = MappingProxyType({profile.name: profile for profile in _ALL})

@@ -1,0 +1,71 @@
+"""Weight bytes of one rank: from the shards' headers where weights are there, else from config.json's shapes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from xpu_moe.plan.checkpoint import Checkpoint, Tensor
+from xpu_moe.plan.shapes import Parts, Shapes
+
+# (part, pattern, shared by all ranks). The first that fits.
+_PARTS: tuple[tuple[str, re.Pattern[str], bool], ...] = (
+    ("experts", re.compile(r"\.experts\.\d+\."), False),
+    ("router", re.compile(r"\.(?:gate|router)\.|e_score_correction_bias"), True),
+    ("norms", re.compile(r"(?:q_norm|k_norm)\."), False),
+    ("norms", re.compile(r"norm\d*\."), True),
+    ("lm_head", re.compile(r"(?:^|\.)lm_head\."), False),
+    ("embedding", re.compile(r"embed_tokens|wte|word_embeddings"), False),
+    ("attention", re.compile(r"(?:kv_a_proj|q_a_proj|kv_a_layernorm)"), True),
+    ("attention", re.compile(r"attn|attention"), False),
+    ("dense_mlp", re.compile(r"mlp|feed_forward|shared_expert"), False),
+)
+_LAYER = re.compile(r"\.layers\.(\d+)\.")
+_DROPPED = re.compile(r"\.(?:qzeros|g_idx|weight_zero_point|weight_shape)$")
+_KV = re.compile(r"\.(?:k_proj|v_proj)\.")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """`source`: headers or config."""
+
+    parts: Parts
+    source: str
+
+
+def weights(checkpoint: Checkpoint, shapes: Shapes, tp: int, pp: int = 1, expert_parallel: bool = False) -> Weights:
+    """Bytes of the rank that holds most. Headers count only when every tensor's size is known."""
+    known = checkpoint.tensors and all(tensor.bytes is not None for tensor in checkpoint.tensors.values())
+    if known and not checkpoint.shards_missing and pp == 1:
+        return Weights(from_headers(checkpoint.tensors, shapes, tp), "headers")
+    return Weights(shapes.weights_per_rank(tp, pp, expert_parallel), "config")
+
+
+def from_headers(tensors: Mapping[str, Tensor], shapes: Shapes, tp: int) -> Parts:
+    """Sum the declared tensors by part, each divided by tp where it is sharded.
+
+    Zero points of symmetric checkpoints and group indices are not kept on a card; layers beyond the model's own (draft
+    layers) are skipped by the engine; the router is kept in its loading type.
+    """
+    sums = dict.fromkeys(("experts", "attention", "dense_mlp", "router", "embedding", "lm_head", "norms"), 0)
+    symmetric = shapes.quant is None or shapes.quant.symmetric
+    for name, tensor in tensors.items():
+        layer = _LAYER.search(name)
+        if (layer and int(layer.group(1)) >= shapes.layers) or (symmetric and _DROPPED.search(name)):
+            continue
+        part, shared = _part(name)
+        count = tensor.bytes or 0
+        if part == "router" and tensor.dtype in ("BF16", "F16") and shapes.router_element == 4:
+            count *= 2
+        if not shared:
+            count = -(-count // (min(tp, shapes.kv_heads) if _KV.search(name) else tp))
+        sums[part] += count
+    return Parts(**sums)
+
+
+def _part(name: str) -> tuple[str, bool]:
+    for part, pattern, shared in _PARTS:
+        if pattern.search(name):
+            return part, shared
+    return "norms", True
