@@ -17,29 +17,8 @@ that the engine will get (the process environment where None); `on_phase(text)` 
 Log lines: `xpu_moe.doctor.logs` (`match`, `Explainer`, `explain`).
 """
 
-from __future__ import annotations
+from xpu_moe.doctor.collect import collect
+from xpu_moe.doctor.finding import Finding, worst
+from xpu_moe.doctor.judge import judge
 
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from xpu_moe.doctor.collect import collect as collect
-    from xpu_moe.doctor.finding import Finding as Finding
-    from xpu_moe.doctor.finding import worst as worst
-    from xpu_moe.doctor.judge import judge as judge
-
-_WHERE = {
-    "collect": "xpu_moe.doctor.collect",
-    "judge": "xpu_moe.doctor.judge",
-    "Finding": "xpu_moe.doctor.finding",
-    "worst": "xpu_moe.doctor.finding",
-}
 __all__ = ["Finding", "collect", "judge", "worst"]
-
-
-def __getattr__(name: str) -> Any:
-    """Each public name is imported when it is first used: asking for `Finding` must not read /sys."""
-    import importlib
-
-    if name not in _WHERE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_WHERE[name]), name)

@@ -57,7 +57,7 @@ def _ptrace(context: Context) -> dict[str, Any] | None:
     if not _multi(context) or context.pidfd is not False or exchange(context) in ("drmfd", "sockets", "pidfd"):
         return None
     # Docker grants pidfd_getfd with SYS_PTRACE; on a host Yama's scope is what forbids it
-    return {"severity": "info"} if context.os.in_container is False else {}
+    return {"severity": "info"} if context.os.in_container is False else {"severity": "warn"}
 
 
 def _yama(context: Context) -> dict[str, Any] | None:

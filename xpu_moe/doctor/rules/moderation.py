@@ -57,6 +57,10 @@ def _note(context: Context, taken: str, level: Judged) -> Judged:
     return "info"
 
 
+def _judged_elsewhere(context: Context, taken: str, level: Judged) -> Judged:
+    return None
+
+
 _TABLE: tuple[tuple[tuple[str, ...], Callable[[Context, str, Judged], Judged]], ...] = (
     (("CCL_ALLREDUCE",), _all_reduce),
     (("CCL_ALLGATHERV", "CCL_REDUCE_SCATTER", "CCL_BCAST", "CCL_REDUCE", "CCL_ALLTOALL", "CCL_ALLTOALLV"), _collective),
@@ -66,4 +70,5 @@ _TABLE: tuple[tuple[tuple[str, ...], Callable[[Context, str, Judged], Judged]], 
     (("NCCL_P2P_DISABLE",), _nvlink),
     (("I_MPI_*", "PMI_*", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"), _left_over),
     (("CCL_KVS_IP_PORT",), _note),
+    (("ONEAPI_DEVICE_SELECTOR",), _judged_elsewhere),
 )

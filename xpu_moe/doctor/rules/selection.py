@@ -61,7 +61,8 @@ def _selector(context: Context) -> Hit | None:
     value = context.facts.value("ONEAPI_DEVICE_SELECTOR")
     if not context.xpu or value is None:
         return None
-    says = selected(value, _visible(context), context.facts.world)
+    refused = _ze_mask(context) is not None  # then what follows from the mask is its fault, not the selector's
+    says = selected(value, None if refused else _visible(context), None if refused else context.facts.world)
     return {"value": shown(value) or "(empty)", "says": says} if says else None
 
 
