@@ -15,6 +15,7 @@ import struct
 import threading
 from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 
@@ -121,24 +122,37 @@ def arguments_layout(signature: str) -> tuple[str, list[int]]:
     return layout, offsets
 
 
+class Launch:
+    """A kernel with its launch shape: calling it packs the arguments and enqueues. About 3 us of host time."""
+
+    def __init__(self, kernel: Kernel, config: _Config, attributes: Any) -> None:
+        layout, offsets = arguments_layout(kernel.signature)
+        self._kernel, self._config, self._attributes = kernel, config, attributes
+        packer = struct.Struct(layout)
+        self._buffer = ctypes.create_string_buffer(max(8, packer.size))
+        base = ctypes.addressof(self._buffer)
+        self._slots = (ctypes.c_void_p * max(1, len(offsets)))(*(base + offset for offset in offsets))
+        self._pack, self._lock, self._enqueue = packer.pack_into, threading.Lock(), driver().cuLaunchKernelEx
+        self._enqueue.argtypes = [ctypes.c_void_p] * 4
+        self._at = (ctypes.addressof(config), kernel.function.value, ctypes.addressof(self._slots), None)
+
+    def __call__(self, stream: int, *arguments: int | float) -> None:
+        """Enqueue on `stream`; a struct parameter takes as many arguments as it has members."""
+        with self._lock:
+            self._config.stream = stream
+            self._pack(self._buffer, 0, *arguments)
+            code = self._enqueue(*self._at)
+        if code:
+            shape = f"grid {tuple(self._config.grid)} block {tuple(self._config.block)} shared {self._config.shared}"
+            check(code, f"launch {self._kernel.name} {shape}")
+
+
 class Kernel:
     """A loaded kernel of one device; letters of `signature`: P i I q Q f, with a count for a struct."""
 
     def __init__(self, function: ctypes.c_void_p, name: str, signature: str) -> None:
         self.function, self.name, self.signature = function, name, signature
-        layout, offsets = arguments_layout(signature)
-        self._format = struct.Struct(layout)
-        self._buffer = ctypes.create_string_buffer(max(8, self._format.size))
-        base = ctypes.addressof(self._buffer)
-        self._slots = (ctypes.c_void_p * max(1, len(offsets)))(*(base + offset for offset in offsets))
-        self._attributes = (_Attribute * 3)()
-        self._config = _Config()
-        self._config.attributes = self._attributes
-        self._lock = threading.Lock()
-        self._shape: tuple = ()
-        self._launch = driver().cuLaunchKernelEx
-        self._launch.argtypes = [ctypes.c_void_p] * 4
-        self._addresses = (ctypes.addressof(self._config), function.value, ctypes.addressof(self._slots))
+        self._launches: dict[tuple, Launch] = {}
         self._shared = 48 << 10
 
     def launch(
@@ -152,49 +166,55 @@ class Kernel:
         cooperative: bool = False,
         cluster: int = 1,
     ) -> None:
-        """Enqueue on `stream`. `shared` is dynamic shared memory in bytes; `programmatic` lets the start of this
-        kernel overlap the end of the one before (it must then execute griddepcontrol.wait)."""
-        with self._lock:
-            shape = (*grid, *block, shared, programmatic, cooperative, cluster)
-            if shape != self._shape:
-                self._configure(grid, block, shared, programmatic, cooperative, cluster)
-                self._shape = shape
-            self._config.stream = stream
-            self._format.pack_into(self._buffer, 0, *arguments)
-            config, function, slots = self._addresses
-            code = self._launch(config, function, slots, None)
-        if code:
-            check(code, f"launch {self.name} grid {tuple(grid)} block {tuple(block)} shared {shared}")
+        """Enqueue on `stream`; the other keywords are those of `bind`."""
+        shape = (*grid, None, *block, shared, programmatic, cooperative, cluster)
+        found = self._launches.get(shape)
+        if found is None:
+            if len(self._launches) >= 1024:
+                self._launches.clear()
+            found = self._launches[shape] = self.bind(
+                grid, block, shared=shared, programmatic=programmatic, cooperative=cooperative, cluster=cluster
+            )
+        found(stream, *arguments)
 
-    def _configure(
+    def bind(
         self,
         grid: Sequence[int],
         block: Sequence[int],
-        shared: int,
-        programmatic: bool,
-        cooperative: bool,
-        cluster: int,
-    ) -> None:
-        if shared > self._shared:
-            check(
-                driver().cuFuncSetAttribute(self.function, _MAX_DYNAMIC_SHARED, shared),
-                f"{self.name}: {shared} bytes shared",
-            )
-            self._shared = shared
-        config = self._config
+        *,
+        shared: int = 0,
+        programmatic: bool = False,
+        cooperative: bool = False,
+        cluster: int = 1,
+    ) -> Launch:
+        """This kernel with a launch shape. `shared` is dynamic shared memory in bytes; `programmatic` lets the start
+        of a launch overlap the end of the kernel before (it must then execute griddepcontrol.wait)."""
+        self._allow(shared)
+        attributes = (_Attribute * 3)()
+        config = _Config()
+        config.attributes = attributes
         config.grid[:] = (*grid, *(1,) * (3 - len(grid)))
         config.block[:] = (*block, *(1,) * (3 - len(block)))
-        config.shared, config.count = shared, 0
+        config.shared = shared
         for wanted, identifier, value in (
             (cooperative, _COOPERATIVE, (1,)),
             (cluster > 1, _CLUSTER, (cluster, 1, 1)),
             (programmatic, _PROGRAMMATIC, (1,)),
         ):
             if wanted:
-                attribute = self._attributes[config.count]
+                attribute = attributes[config.count]
                 attribute.id = identifier
                 attribute.value[: len(value)] = value
                 config.count += 1
+        return Launch(self, config, attributes)
+
+    def _allow(self, shared: int) -> None:
+        """Raise the kernel's limit of dynamic shared memory, which starts at 48 KiB."""
+        if shared > self._shared:
+            set_attribute = driver().cuFuncSetAttribute
+            code = set_attribute(self.function, _MAX_DYNAMIC_SHARED, shared)
+            check(code, f"{self.name}: {shared} bytes of shared memory")
+            self._shared = shared
 
     def attribute(self, name: str) -> int:
         """registers | local_bytes (a thread's spills and stack) | shared_bytes (static) | max_threads."""
@@ -204,12 +224,7 @@ class Kernel:
 
     def blocks_per_multiprocessor(self, threads: int, shared: int = 0) -> int:
         """How many blocks of this shape are resident on one multiprocessor at once."""
-        if shared > self._shared:
-            check(
-                driver().cuFuncSetAttribute(self.function, _MAX_DYNAMIC_SHARED, shared),
-                f"{self.name}: {shared} bytes shared",
-            )
-            self._shared = shared
+        self._allow(shared)
         value = ctypes.c_int()
         ask = driver().cuOccupancyMaxActiveBlocksPerMultiprocessor
         check(ask(ctypes.byref(value), self.function, threads, ctypes.c_size_t(shared)), f"{self.name}: occupancy")

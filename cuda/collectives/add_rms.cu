@@ -45,8 +45,10 @@ extern "C" __global__ void add_rms(const __grid_constant__ Peers peers, const ch
         int index = threadIdx.x + i * blockDim.x;
         if (index >= VECTORS) continue;
         #pragma unroll
-        for (int step = 1; step < WORLD; ++step)
-            push(peers.arena[(RANK + step) % WORLD] + start + RANK * stride + (row + index) * 16, own[i]);
+        for (int step = 1; step < WORLD; ++step) {
+            const int peer = (RANK + step) % WORLD;
+            push(peers.arena[peer] + start + part_of(RANK, peer) * stride + (row + index) * 16, own[i]);
+        }
     }
     float gain[PER_THREAD][WIDTH], total[PER_THREAD][WIDTH];
     #pragma unroll

@@ -43,8 +43,10 @@ extern "C" __global__ void one_shot(const __grid_constant__ Peers peers, const c
         u64 v = first + u * blockDim.x;
         if (v >= message.vectors) continue;
         #pragma unroll
-        for (int step = 1; step < WORLD; ++step)
-            push(peers.arena[(RANK + step) % WORLD] + start + RANK * stride + v * 16, own[u]);
+        for (int step = 1; step < WORLD; ++step) {
+            const int peer = (RANK + step) % WORLD;
+            push(peers.arena[peer] + start + part_of(RANK, peer) * stride + v * 16, own[u]);
+        }
     }
     #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
@@ -68,7 +70,7 @@ extern "C" __global__ void two_shot(const __grid_constant__ Peers peers, const c
     const u64 first = (u64)blockIdx.x * blockDim.x * UNROLL + threadIdx.x;
     char* arena = peers.arena[RANK];
     const int slot = slot_of_call(arena);
-    const u64 start = HEADER + slot * slot_bytes, sums = start + WORLD * stride;
+    const u64 start = HEADER + slot * slot_bytes, sums = start + PARTS * stride;
     uint4 own[UNROLL];
     #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
@@ -83,7 +85,7 @@ extern "C" __global__ void two_shot(const __grid_constant__ Peers peers, const c
         for (int step = 1; step < WORLD; ++step) {
             const int peer = (RANK + step) % WORLD;
             if (peer * share + j < message.vectors)
-                push(peers.arena[peer] + start + RANK * stride + j * 16, value[peer]);
+                push(peers.arena[peer] + start + part_of(RANK, peer) * stride + j * 16, value[peer]);
         }
     }
     #pragma unroll
@@ -97,8 +99,10 @@ extern "C" __global__ void two_shot(const __grid_constant__ Peers peers, const c
         sum_in_rank_order(from, total);
         uint4 sum = narrow(total);
         #pragma unroll
-        for (int step = 1; step < WORLD; ++step)
-            push(peers.arena[(RANK + step) % WORLD] + sums + RANK * stride + j * 16, sum);
+        for (int step = 1; step < WORLD; ++step) {
+            const int peer = (RANK + step) % WORLD;
+            push(peers.arena[peer] + sums + part_of(RANK, peer) * stride + j * 16, sum);
+        }
         message.store(v, sum);
     }
     #pragma unroll

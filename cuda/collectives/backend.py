@@ -92,7 +92,7 @@ class QkRms(_Backend):
         if reason is None and case.tokens > row.qk_tokens:
             reason = f"{case.tokens} tokens > {row.qk_tokens}: a block a token loses to three kernels ({row.source})"
         if reason is None:
-            reason = _fits(case, case.world_size * case.tokens * 8)
+            reason = _fits(case, (case.world_size - 1) * case.tokens * 8)
         if reason is not None:
             return Support(False, reason)
         return Support(True, f"8 bytes a token and peer, one launch, <= {row.qk_tokens} tokens ({row.source})")
@@ -116,7 +116,7 @@ class AddRms(_Backend):
         if reason is None and case.bytes > row.norm_bytes:
             reason = f"{case.bytes} bytes > {row.norm_bytes}: one trip moves too much ({row.source})"
         if reason is None:
-            reason = _fits(case, case.world_size * case.bytes)
+            reason = _fits(case, (case.world_size - 1) * case.bytes)
         if reason is not None:
             return Support(False, reason)
         return Support(True, f"one launch for x of <= {row.norm_bytes} bytes ({row.source})")

@@ -26,6 +26,12 @@ constexpr int SLOTS = 3;
 constexpr u64 TICKETS = 1ull << 20;
 constexpr int HEADER = 256;
 
+// A slot has a part for each sender but the rank itself.
+constexpr int PARTS = WORLD - 1;
+__device__ __forceinline__ constexpr int part_of(int sender, int receiver) {
+    return sender > receiver ? sender - 1 : sender;
+}
+
 struct Peers { char* arena[8]; };   // a kernel parameter: in constant memory, indexed by constants
 
 // RANK is a define: addresses and the place of a rank's own part are then constants. A process compiles for its rank.
@@ -196,8 +202,8 @@ template <typename Vector> __device__ __forceinline__ Vector look(const char* at
     else return peek_pair(at);
 }
 
-// Waits for a vector of every other rank that is `wanted(peer)`: it arrives at base + peer * stride, and is cleared.
-// All are looked at before any is waited for.
+// Waits for a vector of every other rank that is `wanted(peer)`: it arrives in the peer's part at base, and is cleared.
+// Parts are `stride` bytes apart. All are looked at before any is waited for.
 template <typename Vector, typename Wanted>
 __device__ __forceinline__ void take_all(char* base, u64 stride, int slot, const Watch& watch, Vector (&from)[WORLD],
                                          Wanted wanted) {
@@ -207,15 +213,15 @@ __device__ __forceinline__ void take_all(char* base, u64 stride, int slot, const
         missing = -1;
         #pragma unroll
         for (int peer = 0; peer < WORLD; ++peer)
-            if (peer != RANK && wanted(peer)) from[peer] = look<Vector>(base + peer * stride);
+            if (peer != RANK && wanted(peer)) from[peer] = look<Vector>(base + part_of(peer, RANK) * stride);
         #pragma unroll
         for (int peer = 0; peer < WORLD; ++peer)
             if (peer != RANK && wanted(peer) && !arrived(from[peer])) missing = peer;
-        if (missing >= 0) patience.tick(watch, missing, slot, missing * stride);
+        if (missing >= 0) patience.tick(watch, missing, slot, part_of(missing, RANK) * stride);
     } while (missing >= 0);
     #pragma unroll
     for (int peer = 0; peer < WORLD; ++peer)
-        if (peer != RANK && wanted(peer)) clear(base + peer * stride, from[peer]);
+        if (peer != RANK && wanted(peer)) clear(base + part_of(peer, RANK) * stride, from[peer]);
 }
 
 struct Always {

@@ -54,9 +54,10 @@ def handled(algorithm: str, total: int, world_size: int) -> int:
 
 def slot_bytes_needed(algorithm: str, total: int, world_size: int) -> int:
     """Bytes of a slot that a message of `total` vectors uses."""
+    parts = world_size - 1  # a slot has a part for each sender but the rank itself
     if algorithm == ONE_SHOT:
-        return world_size * total * 16
-    return 2 * world_size * handled(algorithm, total, world_size) * 16
+        return parts * total * 16
+    return 2 * parts * handled(algorithm, total, world_size) * 16
 
 
 @cache
@@ -82,16 +83,14 @@ def all_reduce(
     threads = min(chosen.threads, -(-walk // 32) * 32)
     blocks = (-(-walk // (threads * chosen.unroll)),)
     peers, watch, raw = arena.padded_pointers(), _watch(arena), torch._C._cuda_getCurrentRawStream
-    slot_bytes, device, programmatic = arena.slot_bytes, arena.device, chosen.programmatic
-    block = (threads,)
+    slot_bytes, device = arena.slot_bytes, arena.device
+
+    launch = kernel.bind(blocks, (threads,), programmatic=chosen.programmatic)
 
     def run(x: torch.Tensor, out: torch.Tensor) -> None:
         source, target = x.data_ptr(), out.data_ptr()
         aligned = 0 if (source | target) & 15 else 1
-        kernel.launch(
-            blocks, block, *peers, source, target, count, slot_bytes, aligned, *watch, stream=raw(device),
-            programmatic=programmatic,
-        )  # fmt: skip
+        launch(raw(device), *peers, source, target, count, slot_bytes, aligned, *watch)
 
     return run
 
@@ -120,7 +119,7 @@ def qk_rms(
     kernel = jit.load(unit, "qk_rms", f"{PEERS}PPPPPQQQQif{WATCH}", arena.device)
     peers, watch, raw = arena.padded_pointers(), _watch(arena), torch._C._cuda_getCurrentRawStream
     slot_bytes, device = arena.slot_bytes, arena.device
-    grid, block, programmatic = (tokens,), (threads,), tokens <= 256
+    launch = kernel.bind((tokens,), (threads,), programmatic=tokens <= 256)
     whole = q_size * dtype.itemsize % 16 == 0 and kv_size * dtype.itemsize % 16 == 0
     step = 16 // dtype.itemsize
 
@@ -128,10 +127,7 @@ def qk_rms(
         addresses = (qkv.data_ptr(), q_weight.data_ptr(), k_weight.data_ptr(), q_out.data_ptr(), k_out.data_ptr())
         strides = (qkv.stride(0), q_out.stride(0), k_out.stride(0))
         odd = any(a & 15 for a in addresses) or any(s % step for s in strides)
-        kernel.launch(
-            grid, block, *peers, *addresses, *strides, slot_bytes, int(whole and not odd), eps, *watch,
-            stream=raw(device), programmatic=programmatic,
-        )  # fmt: skip
+        launch(raw(device), *peers, *addresses, *strides, slot_bytes, int(whole and not odd), eps, *watch)
 
     return run
 
@@ -148,14 +144,12 @@ def add_rms(
     kernel = jit.load(unit, "add_rms", f"{PEERS}PPPPPQf{WATCH}", arena.device)
     peers, watch, raw = arena.padded_pointers(), _watch(arena), torch._C._cuda_getCurrentRawStream
     slot_bytes, device = arena.slot_bytes, arena.device
-    grid, block, programmatic = (tokens,), (threads,), tokens <= 256
+    launch = kernel.bind((tokens,), (threads,), programmatic=tokens <= 256)
 
     def run(x, residual, weight, normed, residual_out) -> None:
         addresses = tuple(t.data_ptr() for t in (x, residual, weight, normed, residual_out))
         if any(address & 15 for address in addresses):
             raise ValueError("all_reduce_add_rms: a tensor does not start at a multiple of 16 bytes; clone it")
-        kernel.launch(
-            grid, block, *peers, *addresses, slot_bytes, eps, *watch, stream=raw(device), programmatic=programmatic
-        )
+        launch(raw(device), *peers, *addresses, slot_bytes, eps, *watch)
 
     return run

@@ -95,14 +95,15 @@ extern "C" __global__ void qk_rms(const __grid_constant__ Peers peers, const cha
         for (int warp = 0; warp < warps; ++warp) sum_q += room[0][warp], sum_k += room[1][warp];
         const u64 start = HEADER + slot * slot_bytes, offset = blockIdx.x * 8;
         if (lane < WORLD && lane != RANK)
-            push(peers.arena[lane] + start + (u64)RANK * gridDim.x * 8 + offset,
+            push(peers.arena[lane] + start + (u64)part_of(RANK, lane) * gridDim.x * 8 + offset,
                  make_uint2(__float_as_uint(sum_q), __float_as_uint(sum_k)));
         if (lane < WORLD && lane != RANK) {
-            char* at = arena + start + (u64)lane * gridDim.x * 8 + offset;
+            const u64 there = (u64)part_of(lane, RANK) * gridDim.x * 8 + offset;
+            char* at = arena + start + there;
             Patience patience;
             uint2 got = peek_pair(at);
             while (!arrived(got)) {
-                patience.tick(watch, lane, slot, (u64)lane * gridDim.x * 8 + offset);
+                patience.tick(watch, lane, slot, there);
                 got = peek_pair(at);
             }
             clear(at, got);

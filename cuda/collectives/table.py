@@ -27,13 +27,13 @@ class Row:
 KIB, MIB = 1 << 10, 1 << 20
 _ASSUMED = "assumed, not measured"
 TABLE: tuple[Row, ...] = (
-    Row("sm_90", 2, 2 * MIB, 0, 2048, 512 * KIB, _ASSUMED),
-    Row("sm_90", 3, 256 * KIB, 2 * MIB, 2048, 256 * KIB, _ASSUMED),
-    Row("sm_90", 4, 256 * KIB, 2 * MIB, 2048, 256 * KIB, _ASSUMED),
-    Row("sm_90", 5, 128 * KIB, 2 * MIB, 2048, 128 * KIB, _ASSUMED),
-    Row("sm_90", 6, 128 * KIB, 2 * MIB, 2048, 128 * KIB, _ASSUMED),
-    Row("sm_90", 7, 128 * KIB, 2 * MIB, 2048, 128 * KIB, _ASSUMED),
-    Row("sm_90", 8, 128 * KIB, 2 * MIB, 2048, 128 * KIB, _ASSUMED),
+    Row("sm_90", 2, 16 * MIB, 0, 2048, 512 * KIB, _ASSUMED),
+    Row("sm_90", 3, 512 * KIB, 8 * MIB, 2048, 256 * KIB, _ASSUMED),
+    Row("sm_90", 4, 512 * KIB, 8 * MIB, 2048, 256 * KIB, _ASSUMED),
+    Row("sm_90", 5, 256 * KIB, 8 * MIB, 2048, 128 * KIB, _ASSUMED),
+    Row("sm_90", 6, 256 * KIB, 8 * MIB, 2048, 128 * KIB, _ASSUMED),
+    Row("sm_90", 7, 256 * KIB, 8 * MIB, 2048, 128 * KIB, _ASSUMED),
+    Row("sm_90", 8, 256 * KIB, 8 * MIB, 2048, 128 * KIB, _ASSUMED),
 )
 # Any other architecture with peer access: latency-bound sizes only.
 _OTHER = Row("", 0, 32 * KIB, 0, 128, 32 * KIB, "assumed for an architecture that was not measured")

@@ -14,7 +14,7 @@ from xpu_moe.cuda.route_quant import tuning
 from xpu_moe.ops.route_and_quant_fp8 import Options, Routed, empty
 
 if TYPE_CHECKING:
-    from xpu_moe.cuda.jit import Kernel
+    from xpu_moe.cuda.jit import Launch
 
 SIGNATURE = "PPPPPPPiiqqqqqf"
 WARPS = 4  # of a block, as in the kernel
@@ -50,12 +50,12 @@ def vector_shapes(hidden: int, x_stride: int, x_itemsize: int, options: Options)
     return hidden % 8 == 0 and options.padded(hidden) % 8 == 0 and x_stride * x_itemsize % 16 == 0
 
 
-def vector_logits(experts: int, logits: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Whether a lane may read its experts 16 bytes at a time."""
+def vector_logits(logits: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """Whether a lane may read its experts 16 bytes at a time, given aligned base pointers."""
+    experts = logits.shape[1]
     whole = experts % 128 == 0 and experts // 32 & (experts // 32 - 1) == 0
-    tensors = [logits] if bias is None else [logits, bias]
-    aligned = all(t.dtype == torch.float32 and t.data_ptr() % 16 == 0 for t in tensors)
-    return whole and aligned and logits.stride(0) % 4 == 0
+    floats = logits.dtype == torch.float32 and (bias is None or bias.dtype == torch.float32)
+    return whole and floats and logits.stride(0) % 4 == 0
 
 
 def grid(tokens: int, groups: int, group_size: int, unroll: int, parts: str = "both") -> tuple[int, int]:
@@ -87,15 +87,18 @@ def runner(
         return lambda x, logits, bias, out=None: out or empty(x, options)
     chosen = choice or tuning.choice(tokens)
     route_blocks, quant_blocks = grid(tokens, options.groups(hidden), options.group_size, chosen.unroll, parts)
-    blocks, threads = (route_blocks + quant_blocks,), (32 * WARPS,)
+    blocks = (route_blocks + quant_blocks,)
     shapes_allow = vector_shapes(hidden, x.stride(0), x.element_size(), options)
+    logits_allow = vector_logits(logits, bias)
     types = (TYPES[x.dtype], TYPES[logits.dtype], -1 if bias is None else TYPES[bias.dtype])
-    x_stride, logits_stride, programmatic, scale = x.stride(0), logits.stride(0), chosen.programmatic, options.scale
-    kernels: dict[tuple[bool, bool], Kernel] = {}
+    x_stride, logits_stride, scale = x.stride(0), logits.stride(0), options.scale
+    launches: dict[tuple[bool, bool], Launch] = {}
 
-    def kernel(vector: bool, logits_vector: bool) -> Kernel:
+    def launch_for(vector: bool, logits_vector: bool) -> Launch:
         unit = build(experts, hidden, *types, options, chosen.unroll, vector, logits_vector)
-        found = kernels[vector, logits_vector] = jit.load(unit, "route_quant", SIGNATURE, device)
+        kernel = jit.load(unit, "route_quant", SIGNATURE, device)
+        found = kernel.bind(blocks, (32 * WARPS,), programmatic=chosen.programmatic)
+        launches[vector, logits_vector] = found
         return found
 
     raw_stream, current = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
@@ -108,12 +111,13 @@ def runner(
             out = empty(x, options)
         weights, ids, codes, scales = out
         x_at, codes_at, q_stride = x.data_ptr(), codes.data_ptr(), codes.stride(0)
+        logits_at, bias_at = logits.data_ptr(), 0 if bias is None else bias.data_ptr()
         vector = shapes_allow and not (x_at | codes_at << 1) & 15 and not q_stride & 7
-        pair = (vector, vector_logits(experts, logits, bias))
-        (kernels.get(pair) or kernel(*pair)).launch(
-            blocks, threads, x_at, logits.data_ptr(), 0 if bias is None else bias.data_ptr(), weights.data_ptr(),
-            ids.data_ptr(), codes_at, scales.data_ptr(), tokens, route_blocks, x_stride, logits_stride, q_stride,
-            scales.stride(0), scales.stride(1), scale, stream=raw_stream(device), programmatic=programmatic,
+        pair = (vector, logits_allow and not (logits_at | bias_at) & 15)
+        (launches.get(pair) or launch_for(*pair))(
+            raw_stream(device), x_at, logits_at, bias_at, weights.data_ptr(), ids.data_ptr(), codes_at,
+            scales.data_ptr(), tokens, route_blocks, x_stride, logits_stride, q_stride, scales.stride(0),
+            scales.stride(1), scale,
         )  # fmt: skip
         return out
 
@@ -132,10 +136,12 @@ def route(logits: torch.Tensor, bias: torch.Tensor | None, options: Options) -> 
     if logits.stride(1) != 1 and experts > 1:
         logits = logits.contiguous()
     types = (1, TYPES[logits.dtype], -1 if bias is None else TYPES[bias.dtype])
-    unit = build(experts, options.group_size, *types, options, 1, True, vector_logits(experts, logits, bias))
+    bias_at = 0 if bias is None else bias.data_ptr()
+    logits_vector = vector_logits(logits, bias) and not (logits.data_ptr() | bias_at) & 15
+    unit = build(experts, options.group_size, *types, options, 1, True, logits_vector)
     with torch.cuda.device(logits.device):
         jit.load(unit, "route_quant", SIGNATURE, logits.device.index).launch(
-            (-(-tokens // WARPS),), (32 * WARPS,), 0, logits.data_ptr(), 0 if bias is None else bias.data_ptr(),
+            (-(-tokens // WARPS),), (32 * WARPS,), 0, logits.data_ptr(), bias_at,
             weights.data_ptr(), ids.data_ptr(), 0, 0, tokens, 1 << 30, 0, logits.stride(0), 0, 0, 0, options.scale,
             stream=jit.stream(logits.device.index), programmatic=tuning.choice(tokens).programmatic,
         )  # fmt: skip

@@ -39,9 +39,15 @@ class Case:
     name = ""
     shape = ""
     size = 0
+    outputs: tuple[torch.Tensor, ...] = ()
 
     def call(self) -> object:
+        """One call; its results are `outputs`."""
         raise NotImplementedError
+
+    def timed(self) -> object:
+        """The call that is timed: the form that serving uses."""
+        return self.call()
 
     def fill(self, turn: int) -> None:
         """Inputs of a turn, other ones each time."""
@@ -56,7 +62,7 @@ class Case:
 
     def shared(self) -> list[torch.Tensor]:
         """Outputs that must be the same bits on every rank."""
-        raise NotImplementedError
+        return list(self.outputs)
 
     def rivals(self) -> dict[str, Rival]:
         raise NotImplementedError
@@ -97,11 +103,15 @@ class AllReduce(Case):
         self.shape = f"{size} B {bench.job['dtype']}"
         count = max(1, size // bench.dtype.itemsize)
         self.x = torch.zeros(count, dtype=bench.dtype, device=bench.device)
-        self.out = torch.empty_like(self.x)
+        self.out = torch.empty_like(self.x)  # of a rival
 
     def call(self) -> object:
-        self.out = all_reduce(self.x, self.bench.who)
-        return self.out
+        self.outputs = (all_reduce(self.x, self.bench.who),)
+        return self.outputs
+
+    def timed(self) -> object:
+        """In place, like the library's."""
+        return all_reduce(self.x, self.bench.who, inplace=True)
 
     def fill(self, turn: int) -> None:
         self.x.copy_(integers(self.x.numel(), self.bench.who.rank, turn, self.x.dtype, self.x.device))
@@ -113,18 +123,14 @@ class AllReduce(Case):
     def deviations(self, turn: int) -> dict[str, float]:
         ranks = range(self.bench.who.world_size)
         wanted = sum(integers(self.x.numel(), r, turn, torch.float32, self.x.device) for r in ranks)
-        return {"wrong": float((self.out.float() != wanted).sum())}
-
-    def shared(self) -> list[torch.Tensor]:
-        return [self.out]
+        return {"wrong": float((self.outputs[0].float() != wanted).sum())}
 
     def rivals(self) -> dict[str, Rival]:
-        self.x.zero_()  # the library's sum is in place: zeros stay finite
-        found: dict[str, Rival] = {"library": lambda: self.bench.who.sum_inplace(self.x)}
+        found: dict[str, Rival] = {"library": lambda: dist.all_reduce(self.x)}
         if isinstance(self.pool, str):
             return {**found, "torch one-shot": self.pool}
         shared = self.pool[0][: self.x.numel()]
-        shared.zero_()
+        shared.copy_(self.x)
         group, ops = dist.group.WORLD.group_name, torch.ops.symm_mem
         if self.size <= 32 << 20:
             found["torch one-shot"] = lambda: ops.one_shot_all_reduce_out(shared, "sum", group, self.out)
@@ -148,7 +154,6 @@ class QkRms(Case):
         self.shape = f"M {tokens} q {self.q_size} kv {self.k_size}"
         self.qkv = torch.zeros(tokens, self.q_size + 2 * self.k_size, dtype=bench.dtype, device=bench.device)
         self.q_weight, self.k_weight = self._weights(bench.who.rank)
-        self.q = self.k = self.qkv
 
     def _weights(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
         draw = torch.Generator().manual_seed(rank)
@@ -161,10 +166,10 @@ class QkRms(Case):
         return torch.randn(self.qkv.shape, generator=draw).to(self.bench.dtype)
 
     def call(self) -> object:
-        self.q, self.k = qk_rms.allreduce_qk_rms(
+        self.outputs = qk_rms.allreduce_qk_rms(
             self.qkv, self.q_weight, self.k_weight, self.q_size, self.k_size, EPS, self.bench.who
         )
-        return self.q
+        return self.outputs
 
     def fill(self, turn: int) -> None:
         self.qkv.copy_(self._values(self.bench.who.rank, turn))
@@ -182,19 +187,16 @@ class QkRms(Case):
             [self._values(r, turn) for r in ranks], [w[0] for w in weights], [w[1] for w in weights], self.q_size,
             self.k_size, EPS,
         )[self.bench.who.rank]  # fmt: skip
-        worst = max(float((a.cpu().double() - b).norm() / b.norm()) for a, b in zip((self.q, self.k), truth))
+        worst = max(float((a.cpu().double() - b).norm() / b.norm()) for a, b in zip(self.outputs, truth))
         return {"rel": worst, "wrong": float(not worst < 5e-3)}
-
-    def shared(self) -> list[torch.Tensor]:
-        return [self.q, self.k]
 
     def rivals(self) -> dict[str, Rival]:
         sums = torch.empty(self.tokens, 2, dtype=torch.float32, device=self.device)
-        q, k = torch.empty_like(self.q), torch.empty_like(self.k)
+        q, k = (torch.empty_like(part) for part in self.outputs)
 
         def unfused() -> None:
             qk_rms.run_partial(self.qkv, self.q_size, self.k_size, sums)
-            self.bench.who.sum_inplace(sums)
+            dist.all_reduce(sums)
             qk_rms.run_apply(
                 self.qkv, sums, self.q_weight, self.k_weight, self.q_size, self.k_size, EPS, self.bench.who.world_size,
                 q, k,
@@ -219,15 +221,14 @@ class AddRms(Case):
         self.residual = self._values(-1, 0).to(bench.device)
         self.weight = (torch.rand(HIDDEN, generator=torch.Generator().manual_seed(7)) + 0.5).to(bench.dtype)
         self.weight = self.weight.to(bench.device)
-        self.normed = self.total = self.x
 
     def _values(self, rank: int, turn: int) -> torch.Tensor:
         draw = torch.Generator().manual_seed(1000 * turn + rank + 1)
         return torch.randn(self.tokens, HIDDEN, generator=draw).to(self.bench.dtype)
 
     def call(self) -> object:
-        self.normed, self.total = all_reduce_add_rms(self.x, self.residual, self.weight, EPS, self.bench.who)
-        return self.normed
+        self.outputs = all_reduce_add_rms(self.x, self.residual, self.weight, EPS, self.bench.who)
+        return self.outputs
 
     def fill(self, turn: int) -> None:
         self.x.copy_(self._values(self.bench.who.rank, turn))
@@ -240,18 +241,15 @@ class AddRms(Case):
         for rank in range(self.bench.who.world_size):
             total = total + self._values(rank, turn).double()
         normed = total / (total.square().mean(dim=1, keepdim=True) + EPS).sqrt() * self.weight.cpu().double()
-        pairs = ((self.normed, normed), (self.total, total))
+        pairs = zip(self.outputs, (normed, total))
         worst = max(float((a.cpu().double() - b).norm() / b.norm()) for a, b in pairs)
         return {"rel": worst, "wrong": float(not worst < 6e-3)}
-
-    def shared(self) -> list[torch.Tensor]:
-        return [self.normed, self.total]
 
     def rivals(self) -> dict[str, Rival]:
         x = torch.zeros_like(self.x)
 
         def unfused() -> torch.Tensor:
-            self.bench.who.sum_inplace(x)
+            dist.all_reduce(x)
             total = x + self.residual
             return torch.nn.functional.rms_norm(total, (HIDDEN,), self.weight, EPS)
 

@@ -43,9 +43,13 @@ def all_reduce(
     Returns a new tensor, or `x` itself with `inplace`. Shape, dtype and order of calls must agree on every rank.
     Raises BadArgument for a tensor that does not fit, CollectiveTimeout where the library reports one.
     """
+    communicator = communicator or groups.default()
+    if type(x) is torch.Tensor and x.dtype in DTYPES and x.is_contiguous() and not torch.compiler.is_compiling():
+        out = x if inplace else torch.empty_like(x)  # eager: the dispatcher costs more than a small all-reduce
+        run(x, out, communicator.world_size, communicator.name)
+        return out
     checks.dtype("x", x, *DTYPES)
     checks.require(x.is_contiguous(), "x", f"strides {x.stride()}", "a contiguous tensor (call .contiguous())")
-    communicator = communicator or groups.default()
     if inplace:
         torch.ops.xpu_moe.all_reduce_(x, communicator.world_size, communicator.name)
         return x
