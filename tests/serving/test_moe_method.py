@@ -33,7 +33,7 @@ def method(monkeypatch):
     stock_xpu._convention.cache_clear()
     workspace._buffers.clear()
 
-    def make(options=None, dtype=torch.float32, group=32, max_tokens=4096, tp=1, experts=4, **layer_fields):
+    def make(options=None, dtype=torch.float32, group=32, inter=64, max_tokens=4096, tp=1, experts=4, **layer_fields):
         config = SimpleNamespace(
             additional_config={"xpu_moe": options or {}},
             scheduler_config=SimpleNamespace(max_num_batched_tokens=max_tokens),
@@ -47,7 +47,7 @@ def method(monkeypatch):
         for name, value in {**fields, **layer_fields}.items():
             setattr(layer, name, value)
         made = moe_int4.Int4MoeMethod(Int4Spec("auto-round", group, 7), SimpleNamespace(tp_size=tp))
-        made.create_weights(layer, experts, 128, 64, dtype, weight_loader=None)
+        made.create_weights(layer, experts, 128, inter, dtype, weight_loader=None)
         return made, layer
 
     yield make
@@ -71,9 +71,7 @@ def test_weights_are_turned_in_their_own_storage_and_give_the_truth(method):
     made, layer = method()
     drawn = moe_inputs(SHAPE, torch.float32)
     fill(layer, drawn)
-    addresses = [
-        getattr(layer, f"{name}_{part}").data_ptr() for name in ("w13", "w2") for part in ("qweight", "scales")
-    ]
+    before = [getattr(layer, f"{name}_{part}").data_ptr() for name in ("w13", "w2") for part in ("qweight", "scales")]
     made.process_weights_after_loading(layer)
     assert sorted(layer._parameters) == ["w13_scales", "w13_weight", "w2_scales", "w2_weight"]
     kept = [getattr(layer, f"{name}_{part}").data_ptr() for name in ("w13", "w2") for part in ("weight", "scales")]
@@ -85,6 +83,15 @@ def test_weights_are_turned_in_their_own_storage_and_give_the_truth(method):
     assert (
         told.bytes_kept == 4 * (128 * 64 + 128 * 4 * 2 + 128 * 32 + 128 * 2 * 2) and told.bytes_loaded > told.bytes_kept
     )
+
+
+def test_one_group_a_row_is_served_too(method):
+    shape = MoeCase(tokens=3, experts=4, top_k=2, hidden=128, inter=32, group=32)
+    made, layer = method(inter=32)
+    drawn = moe_inputs(shape, torch.float32)
+    fill(layer, drawn)
+    made.process_weights_after_loading(layer)
+    assert relative_error(made.apply(layer, *call(drawn)), reference(**drawn, nibble="u4", group_size=32)) < 1e-5
 
 
 def test_a_named_backend_is_what_runs(method):

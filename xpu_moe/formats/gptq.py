@@ -43,7 +43,8 @@ def scales_in_place(scales: torch.Tensor) -> torch.Tensor:
     experts, groups, columns = scales.shape
     turned = scales.view(experts, columns, groups)
     for expert in range(experts):
-        turned[expert].copy_(scales[expert].t().contiguous())
+        # clone, not contiguous(): one group a row is contiguous both ways, and the copy would read what it writes
+        turned[expert].copy_(scales[expert].clone().t())
     return turned
 
 
