@@ -127,7 +127,7 @@ MESSAGES: tuple[Message, ...] = (
         "no peer access between the cards",
         "A card could not map another card's memory: the host refuses peer access, or it was forced.",
         "scripts/serve_minimax.sh --profile no-p2p (CCL_TOPO_P2P_ACCESS=0 and the SIMPLE_THRESHOLD trio)",
-        "compute-runtime#935; intel-b70 facts 14", blames=(("CCL_TOPO_P2P_ACCESS", None),),
+        "compute-runtime#935; B70 field notes 14", blames=(("CCL_TOPO_P2P_ACCESS", None),),
     ),
     _m(
         "pidfd-missing", ("pidfd is not supported",), "cause", "warn", "os.capabilities",
@@ -169,7 +169,7 @@ MESSAGES: tuple[Message, ...] = (
         "the device nodes may not be opened",
         "Only members of group render (and video) may open /dev/dri/render*.",
         "sudo usermod -aG render,video $USER, then log in again (container: --group-add the number of group render)",
-        "intel-b70 facts 11", also=("gpus",),
+        "B70 field notes 11", also=("gpus",),
     ),
     _m(
         "driver-not-up",
@@ -179,7 +179,7 @@ MESSAGES: tuple[Message, ...] = (
         "the driver did not come up: no card is visible",
         "Resizable BAR off, kernel module missing, or the nodes may not be opened.",
         "check: ls -l /dev/dri; groups; dmesg | grep xe; resizable BAR in the firmware setup",
-        "intel-b70 facts 11, 14",
+        "B70 field notes 11, 14",
     ),
     # shared memory, host memory
     _m(
@@ -189,7 +189,7 @@ MESSAGES: tuple[Message, ...] = (
         "/dev/shm is too small",
         "vLLM's message queue and the collective library put their buffers there; a container gets 64 MiB.",
         "run the container with --ipc=host or --shm-size=16g",
-        "vllm#27313; intel-b70 facts 11",
+        "vllm#27313; B70 field notes 11",
     ),
     _m(
         "host-memory",
@@ -208,7 +208,7 @@ MESSAGES: tuple[Message, ...] = (
         "a card was lost: driver, firmware or kernel",
         "The GPU was reset under the process; the model or its size is not the reason.",
         "look at dmesg for 'Engine reset'; compare GuC, kernel and compute-runtime with the known-good set",
-        "llm-scaler#595, #723; intel-b70 facts 10",
+        "llm-scaler#595, #723; B70 field notes 10",
     ),
     _m(
         "engine-reset", ("Engine reset", "Timedout job", "CAT error", "CAT_ERROR"), "cause", "error", "gpus",
@@ -232,7 +232,7 @@ MESSAGES: tuple[Message, ...] = (
         "the card has no room for an allocation",
         "Device memory is used up, or one allocation is over 4 GB.",
         "pin --kv-cache-memory-bytes; export UR_L0_ENABLE_RELAXED_ALLOCATION_LIMITS=1 for tensors over 4 GB",
-        "intel-b70 facts 3, 14",
+        "B70 field notes 3, 14",
     ),
     _m(
         "out-of-memory", ("out of memory", "OutOfMemoryError"), "cause", "error", "gpus",
@@ -240,7 +240,7 @@ MESSAGES: tuple[Message, ...] = (
         "device memory is used up",
         "Weights, KV cache and activations together are more than the card holds.",
         "python -m xpu_moe.plan --model DIR --tp N shows the parts",
-        "intel-b70 facts 3",
+        "B70 field notes 3",
     ),
     _m(
         "kv-too-small",
@@ -283,7 +283,7 @@ MESSAGES: tuple[Message, ...] = (
         "a kernel cannot be captured",
         "It uses work-group scratch memory, which SYCL graphs do not take.",
         "start without graphs, or use cudagraph_mode PIECEWISE so that the kernel stays outside",
-        "intel-b70 facts 8",
+        "B70 field notes 8",
     ),
     _m(
         "graph-attention-piecewise", ("FMHA sycl-tla kernels",), "note", "info", "plan.graph",
@@ -308,7 +308,7 @@ MESSAGES: tuple[Message, ...] = (
         "two generations of a runtime meet",
         "An extension was built against another runtime than the one loaded.",
         "install the wheels that belong together; unset LD_LIBRARY_PATH and LD_PRELOAD",
-        "intel-b70 facts 10",
+        "B70 field notes 10",
     ),
     _m(
         "kernels-missing", ("No module named",), "cause", "error", "python.packages.vllm-xpu-kernels",
@@ -316,7 +316,7 @@ MESSAGES: tuple[Message, ...] = (
         "the XPU kernels are not installed",
         "vLLM on XPU imports vllm_xpu_kernels when it starts; wheels exist for Python 3.12.",
         "pip install vllm-xpu-kernels (Python 3.12)",
-        "intel-b70 facts 10",
+        "B70 field notes 10",
     ),
     # checkpoint
     _m(
@@ -336,7 +336,7 @@ MESSAGES: tuple[Message, ...] = (
         "the checkpoint holds a tensor that the model does not expect",
         "Names or quantised parts differ from what this vLLM loads.",
         "compare the safetensors index with another export",
-        "intel-b70 facts 12",
+        "B70 field notes 12",
     ),
     _m(
         "draft-weights-missing",
@@ -477,7 +477,7 @@ MESSAGES: tuple[Message, ...] = (
         "Triton's e4m3 needs compute capability 8.9",
         "This card is older.",
         "use a 4-bit or 16-bit checkpoint; --kv-cache-dtype auto",
-        "intel-b70 facts 12", also=("plan.kv_cache_dtype", "gpus"),
+        "B70 field notes 12", also=("plan.kv_cache_dtype", "gpus"),
     ),
     # symptoms
     _m(
@@ -487,7 +487,7 @@ MESSAGES: tuple[Message, ...] = (
         "The engine waits for a worker that does not answer; the last phase and the collective settings say why.",
         "python -m xpu_moe.probe allreduce --world N; unset the CCL_* settings that the default profile does "
         "not have",
-        "intel-b70 facts 14", blames=STOPPERS,
+        "B70 field notes 14", blames=STOPPERS,
     ),
     _m(
         "collective-timeout", ("collective operation timeout", "Watchdog caught"), "symptom", "error", "peer_access",

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Phase:
-    """`limit_s`: after so long without a new line or phase a start counts as stuck (facts intel-b70, 13)."""
+    """`limit_s`: after so long without a new line or phase a start counts as stuck (B70 field notes, 13)."""
 
     name: str
     pattern: re.Pattern[str]

@@ -87,9 +87,9 @@ RULE = Rule(
             "uxlfoundation/oneCCL#213", _overridden),
         Row("container.ptrace", "warn", "os.capabilities", "SYS_PTRACE is missing",
             "Without it pidfd_getfd is refused (seccomp, Yama) and the exchange falls back to drmfd.",
-            "run the container with --cap-add SYS_PTRACE", "ccl-env facts 2", _ptrace),
+            "run the container with --cap-add SYS_PTRACE", "B70 field notes 2", _ptrace),
         Row("container.yama", "warn", "os.yama_ptrace_scope", "kernel.yama.ptrace_scope is {scope}",
             "Ranks may not take each other's handles by pidfd; the exchange falls back to drmfd.",
-            "sudo sysctl kernel.yama.ptrace_scope=0", "ccl-env facts 2; Yama documentation", _yama),
+            "sudo sysctl kernel.yama.ptrace_scope=0", "B70 field notes 2; Yama documentation", _yama),
     ),
 )  # fmt: skip

@@ -121,7 +121,7 @@ RULE = Rule(
             "--kv-cache-memory-bytes 256M", "B70 u4 decode note; kv_points", _auto_kv, ("plan.graph",)),
         Row("graph.batched-tokens", "warn", "plan.max_num_batched_tokens",
             "{tokens} batched tokens in the graph recipe",
-            "512 is proved; at 768 the six-prompt check failed.", "--max-num-batched-tokens 512", "intel-b70 facts 9",
+            "512 is proved; at 768 the six-prompt check failed.", "--max-num-batched-tokens 512", "B70 field notes 9",
             _batch, ("plan.graph",)),
         Row("graph.old-adapter", "warn", "env.SYCL_UR_USE_LEVEL_ZERO_V2",
             "the old adapter and graphs exclude each other",

@@ -33,7 +33,7 @@ KERNELS: tuple[Kernel, ...] = (
     Kernel(_G31, ">=6.14,<6.15", "info", "6.14 works with Intel's own set of packages"),
     Kernel(_G31, ">=6.15,<6.17", "warn", "seen working: Intel's 6.14 set, 6.17.0-23 and later"),
     Kernel(("0x56",), "<6.2", "warn", "Alchemist cards need 6.2 or later"),
-)  # source: intel-b70 facts 11
+)  # source: B70 field notes 11
 
 
 def _kernel(context: Context) -> dict[str, Any] | None:
@@ -81,13 +81,13 @@ RULE = Rule(
     (
         Row("host.kernel", "error", "os.kernel", "kernel {kernel} and card {id} do not go together", "{says}.",
             "install a kernel 6.17 or later (Ubuntu: linux-generic-hwe), or Intel's 6.14 set",
-            "intel-b70 facts 11; intel/llm-scaler FAQ", _kernel),
+            "B70 field notes 11; intel/llm-scaler FAQ", _kernel),
         Row("host.iommu", "warn", "os.iommu", "the IOMMU translates",
             "Peer traffic over PCIe then takes the way through the root complex, is refused, or hangs.",
             "boot with intel_iommu=off (AMD: amd_iommu=off) or iommu=pt, ACS redirect off",
             "intel/compute-runtime#935; intel/llm-scaler documents", _iommu),
         Row("host.ram", "warn", "os.ram_bytes", "{ram} GiB of RAM and {swap} GiB of swap for {device} GiB on the cards",
             "The loader passes the weights through host memory, and the driver's limits follow host memory as well.",
-            "add swap until RAM + swap exceeds the cards' memory", "intel/llm-scaler#672; intel-b70 facts 3", _ram),
+            "add swap until RAM + swap exceeds the cards' memory", "intel/llm-scaler#672; B70 field notes 3", _ram),
     ),
 )  # fmt: skip

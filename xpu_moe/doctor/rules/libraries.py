@@ -15,7 +15,7 @@ from xpu_moe.doctor.versions import parsed, within
 Hit = dict[str, Any]
 _ONE_EACH = ("libsycl", "libccl", "libze_loader", "libze_intel_gpu", "libur_loader", "libnccl", "libmpi", "libtorch",
              "libtorch_cpu", "libtorch_xpu", "libpti_view")  # fmt: skip
-# torch -> generation of libsycl that it links (intel-b70 facts 10)
+# torch -> generation of libsycl that it links (B70 field notes 10)
 _TORCH_SYCL = (("<2.12", "8"), (">=2.13", "9"))
 _LEGACY = ("intel-extension-for-pytorch", "oneccl-bind-pt", "torch-ccl")
 
@@ -194,23 +194,23 @@ RULE = Rule(
             "vllm-project/vllm#49924; intel/llm-scaler#665", _copies),
         Row("library.sycl-generation", "error", "libraries", "torch {torch} links libsycl.so.{wanted}, {have} is there",
             "An extension of another oneAPI generation dies at import (__sycl_register_lib).",
-            "install the intel-sycl-rt that this torch pins", "intel-b70 facts 10", _wrong_sycl),
+            "install the intel-sycl-rt that this torch pins", "B70 field notes 10", _wrong_sycl),
         Row("library.known-bad", "warn", "{about}", "{component} {version}: {says}", "Reported for these cards.",
             "{fix}",
             "table of versions", _known_bad),
         Row("library.driver-old", "warn", "libraries", "xpu-kernels {kernels} on compute-runtime {driver}",
             "From 0.1.10 on the kernels want compute-runtime 26.18 or later.", "install compute-runtime 26.18 or later",
-            "intel-b70 facts 10", _old_driver),
+            "B70 field notes 10", _old_driver),
         Row("library.triton", "warn", "python.packages.triton", "plain triton {version}{beside} on XPU",
             "It shadows triton-xpu, and has no Intel backend.",
             "pip uninstall triton; pip install --force-reinstall triton-xpu",
             "vLLM XPU installation guide", _plain_triton),
         Row("library.legacy", "warn", "python.packages.{name}", "{name} is retired",
             "torch has XPU and XCCL itself; the old extension brings a second runtime.", "pip uninstall {name}",
-            "torch-ccl; intel-b70 facts 10", _legacy),
+            "torch-ccl; B70 field notes 10", _legacy),
         Row("library.python", "warn", "python.version", "Python {version}: no XPU kernels for it",
             "Wheels of vllm-xpu-kernels exist for Python 3.12 only.", "make the environment with Python 3.12",
-            "intel-b70 facts 10", _python),
+            "B70 field notes 10", _python),
         Row("library.torch-device", "error", "python.packages.torch", "torch {torch} in a plan for {device}",
             "This build of torch cannot drive these cards.", "install the build of torch for {device}",
             "PyTorch builds", _wrong_torch),

@@ -90,7 +90,7 @@ def _other(context: Context) -> list[Hit]:
         if family is not None and asked not in getattr(family, kind):
             fits = getattr(family, kind)[0]
         elif family is None and asked in minimax and "minimax" not in context.model.model_type:
-            fits = f"the one of {context.model.model_type}"
+            fits = "the parser of this model"
         else:
             continue
         what = "no tool call is recognised" if kind == "tool" else "thinking is not told from the answer"
@@ -117,7 +117,7 @@ RULE = Rule(
             "--tool-call-parser minimax_m2 --reasoning-parser minimax_m2",
             "vLLM parser lists 0.11, 0.26, 0.32", _unknown),
         Row("parser.other-model", "warn", "plan.{field}", "{asked} is another model's parser", "For {model} {what}.",
-            "use {fits}", "vllm-project/vllm#38212; intel-b70 facts 12", _other),
+            "use {fits}", "vllm-project/vllm#38212; B70 field notes 12", _other),
         Row("parser.append-think", "info", "plan.reasoning_parser", "think tags stay inside the content",
             "minimax_m2_append_think leaves the text in content and prefixes <think>.", "--reasoning-parser minimax_m2",
             "vLLM", _append_think),

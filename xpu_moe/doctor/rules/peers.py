@@ -87,7 +87,7 @@ RULE = Rule(
             f"unset {_NAME}; {_NO_P2P}", "intel/compute-runtime#935", _forced),
         Row("peers.off", "warn", f"env.{_NAME}", "peer access is switched off although every card reaches every other",
             "Through host memory it costs 9 to 15 % (60.1 against 65.75 tok/s); in one stack it stalled in warm-up.",
-            f"unset {_NAME}", "intel-b70 facts 9; B70 u4 decode note", _off),
+            f"unset {_NAME}", "B70 field notes 9; B70 u4 decode note", _off),
         Row("peers.odd", "warn", f"env.{_NAME}", "{taken} is neither 0 nor 1",
             "oneCCL reads a number: 1 forces peers, 0 goes through host memory, other values are untested.",
             f"unset {_NAME}", "oneCCL source", _odd),

@@ -14,7 +14,7 @@ from xpu_moe.doctor.rules.base import Context, Row, Rule
 from xpu_moe.doctor.rules.splits import tp_problem
 
 Hit = dict[str, Any]
-_NOTE = "B70 u4 decode note; intel-b70 facts 9"
+_NOTE = "B70 u4 decode note; B70 field notes 9"
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ RULE = Rule(
             "--tensor-parallel-size {world} --pipeline-parallel-size 1", _NOTE, _pipeline),
         Row("slower.experts", "warn", "plan.enable_expert_parallel", "expert parallelism on XPU",
             "The uneven allgatherv hung in warm-up (a padded variant runs); with DP4 it made 4.3 tok/s.",
-            "leave --enable-expert-parallel away", "steveseguin/llm-optimizations; intel-b70 facts 9", _experts),
+            "leave --enable-expert-parallel away", "steveseguin/llm-optimizations; B70 field notes 9", _experts),
         Row("slower.profiler", "warn", "plan.profiler", "the torch profiler stalls on XPU",
             "With XPU activities the workers stood still and no trace was written.", "start without the profiler",
             _NOTE, _profiler),
@@ -154,7 +154,7 @@ RULE = Rule(
         Row("slower.deep-gemm", "error", "env.VLLM_USE_DEEP_GEMM",
             "DeepGEMM ({value}) on compute capability {capability}",
             "It has recipes for 9.0 and 10.0 only: the first forward pass fails.", "export VLLM_USE_DEEP_GEMM=0",
-            "vLLM issues; intel-b70 facts 12", _deep_gemm_arch),
+            "vLLM issues; B70 field notes 12", _deep_gemm_arch),
         Row("slower.deep-gemm-moe", "warn", "env.VLLM_MOE_USE_DEEP_GEMM",
             "DeepGEMM ({value}) for MiniMax's experts on {card}",
             "Slower or failing there.", "export VLLM_MOE_USE_DEEP_GEMM=0", "vllm-project/recipes#120", _deep_gemm_moe),

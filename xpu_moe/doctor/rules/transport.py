@@ -81,7 +81,7 @@ RULE = Rule(
     (
         Row("transport.provider", "error", "env.FI_PROVIDER", "{value} gives oneCCL no libfabric provider",
             "{says} Initialisation ends in an fi_getinfo error.", "export FI_PROVIDER=tcp",
-            "libfabric documentation; ccl-env facts 1", _provider),
+            "libfabric documentation; B70 field notes 1", _provider),
         Row("transport.interfaces", "warn", "env.FI_TCP_IFACE", "{tcp} here, {kvs} in CCL_KVS_IFACE",
             "The provider and the key-value store should use the same interface; the wrong one hangs at init.",
             "export FI_TCP_IFACE=lo CCL_KVS_IFACE=lo", "steveseguin/llm-optimizations", _interfaces),
