@@ -33,6 +33,7 @@ def test_check_answers_and_ends(launcher, checkpoint):
     assert summary["command"][1:3] == ["serve", str(checkpoint)]
 
 
+@pytest.mark.slow
 def test_without_json_the_answer_and_a_curl_line_are_on_stdout(launcher, checkpoint):
     done = launcher.run("--model", str(checkpoint), "--check", "--input-len", "8", "--num-prompts", "2")
     assert done.returncode == OK, done.stderr
@@ -40,6 +41,7 @@ def test_without_json_the_answer_and_a_curl_line_are_on_stdout(launcher, checkpo
     assert "bench serve" in done.stdout and "--random-input-len 8" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "code", "words"),
     [
@@ -57,11 +59,13 @@ def test_failures_have_their_codes(launcher, checkpoint, mode, code, words):
     assert "Traceback" not in done.stderr and not alive(launcher.told()["pid"])
 
 
+@pytest.mark.slow
 def test_a_known_message_is_explained(launcher, checkpoint):
     done = launcher.run("--model", str(checkpoint), "--check", mode="die")
     assert "Try:" in done.stderr and "likely:" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_stuck_worker_is_reported_by_phase_within_its_limit(launcher, checkpoint):
     begun = time.monotonic()
     done = launcher.run("--model", str(checkpoint), "--check", mode="stall", XPU_MOE_STALL_LIMIT="2")
@@ -70,14 +74,16 @@ def test_a_stuck_worker_is_reported_by_phase_within_its_limit(launcher, checkpoi
     assert time.monotonic() - begun < 2 + 10
 
 
+@pytest.mark.slow
 def test_a_canary_that_hangs_is_a_stall(launcher, checkpoint):
     done = launcher.run("--model", str(checkpoint), "--check", mode="slow", XPU_MOE_STALL_LIMIT="2")
     assert done.returncode == ENGINE and "stalled in phase canary" in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_end_everything_in_time(launcher, checkpoint, number):
-    child = launcher.start("--model", str(checkpoint), mode="deaf,orphan")
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "deaf"), [(signal.SIGINT, "deaf,"), (signal.SIGTERM, ""), (signal.SIGHUP, "")])
+def test_signals_end_everything_in_time(launcher, checkpoint, number, deaf):
+    child = launcher.start("--model", str(checkpoint), mode=f"{deaf}orphan")
     told = launcher.told()
     assert alive(told["orphan"])
     until_ready(child)
@@ -121,6 +127,7 @@ def test_only_this_runs_shared_memory_and_processes_go(launcher, checkpoint):
             file.unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_secrets_reach_no_output(launcher, checkpoint):
     """Planted in the environment and behind `--`; looked for in every stream and every file."""
     planted = {"HF_TOKEN": "hf-planted-one", "VLLM_API_KEY": "planted-two", "MY_SECRET": "planted-three"}
@@ -137,11 +144,13 @@ def test_secrets_reach_no_output(launcher, checkpoint):
             assert b"planted" not in file.read_bytes(), file
 
 
+@pytest.mark.slow
 def test_trust_remote_code_is_never_ours(launcher, checkpoint):
     launcher.run("--model", str(checkpoint), "--check")
     assert "--trust-remote-code" not in launcher.told()["argv"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["with spaces", 'it\'s "quoted"', "$(touch INJECTED)`id`", "two\nlines", "-leading", "ü"]
 )
@@ -154,6 +163,7 @@ def test_strange_model_paths_arrive_as_they_are(launcher, checkpoint, tmp_path, 
     assert not list(tmp_path.rglob("INJECTED"))
 
 
+@pytest.mark.slow
 def test_preflight_errors_stop_and_force_goes_on(launcher, checkpoint, tmp_path):
     broken = tmp_path / "broken"
     broken.mkdir()
@@ -167,6 +177,7 @@ def test_preflight_errors_stop_and_force_goes_on(launcher, checkpoint, tmp_path)
     assert done.returncode == OK and "--force: going on" in done.stderr
 
 
+@pytest.mark.slow
 def test_canary_on_demand(launcher, checkpoint):
     child = launcher.start("--model", str(checkpoint), VLLM_API_KEY="a-key-of-mine")
     until_ready(child)
@@ -177,6 +188,7 @@ def test_canary_on_demand(launcher, checkpoint):
     assert launcher.run("--canary").returncode == CANARY
 
 
+@pytest.mark.slow
 def test_systemd_hears_ready_after_the_canary(launcher, checkpoint, tmp_path):
     import socket
 

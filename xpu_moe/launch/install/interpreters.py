@@ -63,7 +63,8 @@ def active(project: Path, environ: Mapping[str, str] | None = None) -> Active | 
 
 def _look(python: str) -> dict | None:
     try:
-        done = subprocess.run([python, "-c", _LOOK % (LEGACY,)], capture_output=True, text=True, timeout=30)
+        command = [python, "-c", _LOOK % (LEGACY,)]  # in "/": what lies in the current folder is not installed
+        done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=30)
         return json.loads(done.stdout)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return None

@@ -1,0 +1,230 @@
+"""What is refused before anything is made: arguments, values, model folders. One line, code 2."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+
+import pytest
+
+from xpu_moe.launch import args, build, detect, main, model, settings
+from xpu_moe.launch.errors import USAGE, LaunchError
+from xpu_moe.launch.secrets import Masker
+
+
+def refused(call, *arguments) -> str:
+    with pytest.raises(LaunchError) as caught:
+        call(*arguments)
+    assert caught.value.code == USAGE
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def folder(path, config=None, **files):
+    path.mkdir(parents=True)
+    config = {"model_type": "minimax_m2", "num_attention_heads": 48, "num_key_value_heads": 8} | (config or {})
+    (path / "config.json").write_text(json.dumps(config))
+    for name, data in ({"model.safetensors": b""} | files).items():
+        (path / name).write_bytes(data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--demo", "--model", "x"], "exclude each other"),
+        (["--demo", "--dry-run", "--install-plan"], "exclude each other"),
+        (["--nonsense"], "unrecognized arguments"),
+        (["--demo", "--", "stray"], "after --"),
+        (["--device", "tpu"], "invalid choice"),
+        (["--tp"], "expected one argument"),
+    ],
+)
+def test_arguments(argv, words):
+    assert words in refused(args.parse, argv)
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("tp", "0", "at least 1"),
+        ("tp", "two", "digits only"),
+        ("tp", "4G", "digits only"),
+        ("port", "70000", "between 1 and 65535"),
+        ("kv_cache_memory_bytes", "4GiB", "bytes such as"),
+        ("dtype", "int8", "one of"),
+        ("ccl_ipc", "pipe", "one of"),
+        ("served_model_name", "a\nb", "control characters"),
+    ],
+)
+def test_values(flag, value, words):
+    message = refused(lambda: settings.resolve({flag: value}, {}, demo=False))
+    assert words in message and settings.BY_NAME[flag].flag in message
+
+
+def test_a_bad_environment_value_names_its_variable():
+    assert "MAX_MODEL_LEN='1e4'" in refused(lambda: settings.resolve({}, {"MAX_MODEL_LEN": "1e4"}, demo=False))
+
+
+def test_origins_flag_over_environment_over_profile_over_default():
+    found = settings.resolve(
+        {"tp": "4"},
+        {"TP": "2", "MAX_NUM_SEQS": "16"},
+        demo=False,
+        profile={"tp": 1, "max_num_seqs": 8, "block_size": 64},
+        profile_name="p",
+    )
+    assert (found["tp"].value, found["tp"].origin) == (4, "flag --tp")
+    assert (found["max_num_seqs"].value, found["max_num_seqs"].origin) == (16, "environment MAX_NUM_SEQS")
+    assert (found["block_size"].value, found["block_size"].origin) == (64, "profile p")
+    assert (found["port"].value, found["port"].origin) == (8000, "default")
+
+
+@pytest.mark.parametrize("name", ["TP", "PP", "DTYPE", "MAX_MODEL_LEN", "MAX_BATCHED_TOKENS", "MAX_NUM_SEQS",
+                                  "BLOCK_SIZE", "CCL_IPC", "INPUT_LEN", "OUTPUT_LEN", "NUM_PROMPTS"])  # fmt: skip
+def test_the_fields_environment_names_are_honoured(name):
+    row = next(row for row in settings.ROWS if row.env == name)
+    given = {"DTYPE": "float16", "CCL_IPC": "sockets"}.get(name, "2")
+    found = settings.resolve({}, {name: given}, demo=False)[row.name]
+    assert str(found.value) == given and found.origin == f"environment {name}"
+
+
+def test_kv_bytes_have_vllms_suffixes():
+    values = [settings.size(text) for text in ("4g", "4G", "256M", "1000")]
+    assert values == [4 * 10**9, 4 << 30, 256 << 20, 1000]
+
+
+def test_model_folders(tmp_path):
+    assert "no such folder" in refused(model.check, str(tmp_path / "missing"))
+    assert "hf download MiniMaxAI/MiniMax-M2" in refused(model.check, "MiniMaxAI/MiniMax-M2")
+    file = tmp_path / "file"
+    file.write_text("x")
+    assert "not a folder" in refused(model.check, str(file))
+    (tmp_path / "empty").mkdir()
+    assert "no config.json" in refused(model.check, str(tmp_path / "empty"))
+    assert "'llama'" in refused(model.check, str(folder(tmp_path / "llama", {"model_type": "llama"})))
+    broken = folder(tmp_path / "broken")
+    (broken / "config.json").write_text("{")
+    assert "cannot be read as JSON" in refused(model.check, str(broken))
+    (broken / "config.json").write_text("[" * 100_000)
+    assert "cannot be read as JSON" in refused(model.check, str(broken))
+    bare = folder(tmp_path / "bare")
+    (bare / "model.safetensors").unlink()
+    assert "no .safetensors" in refused(model.check, str(bare))
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
+def test_pickled_weights_are_refused_even_beside_safetensors(tmp_path, name):
+    assert name in refused(model.check, str(folder(tmp_path / "m", **{name: b""})))
+
+
+def test_pickled_load_formats_are_refused():
+    chosen = settings.resolve({}, {}, demo=False)
+    assert "pickled" in refused(build.with_extra, chosen, ("--load-format", "pt"))
+
+
+@pytest.mark.parametrize("tp", [5, 7, 9, 3, 6])
+def test_tp_must_divide_the_heads(tmp_path, tp):
+    found = model.check(str(folder(tmp_path / "m")))
+    assert "possible: 1, 2, 4, 8, 16, 24, 48" in refused(model.check_split, found, tp)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8, 16])
+def test_tp_that_divides(tmp_path, tp):
+    model.check_split(model.check(str(folder(tmp_path / "m"))), tp)
+
+
+def test_auto_map_is_named_and_its_code_is_not_run(tmp_path):
+    found = model.check(str(folder(tmp_path / "m", {"auto_map": {"AutoModel": "modeling_x.Evil"}})))
+    plan = plan_of(found)
+    assert any("modeling_x.Evil" in note for note in plan.notes)
+    assert "--trust-remote-code" not in plan.command
+
+
+def test_a_taken_port_is_told(free_port):
+    import socket
+
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", free_port))
+        holder.listen()
+        chosen = settings.resolve({"port": str(free_port)}, {}, demo=False)
+        assert f"--port {free_port}" in refused(main.free_port, chosen)
+    main.free_port(chosen)
+
+
+def test_the_bench_line_must_fit_the_context():
+    chosen = settings.resolve({"input_len": "900", "output_len": "200", "max_model_len": "1024"}, {}, demo=False)
+    assert "more than --max-model-len 1024" in refused(build.check_lengths, chosen)
+
+
+def plan_of(found, *argv, kind="cpu", environ=None):
+    arguments = args.parse(["--model", str(found.path), *argv])
+    device = detect.Found(kind, 4, "test")
+    return build.build(arguments, found, device, environ or {}, vllm="vllm", run_folder=found.path, make_folders=False)
+
+
+def test_what_stands_after_the_dashes_is_the_last_word(tmp_path):
+    found = model.check(str(folder(tmp_path / "m")))
+    plan = plan_of(found, "--tp", "2", "--", "-tp", "4", "--max_model_len=99", "--enable-prefix-caching", kind="cuda")
+    assert plan.value("tp") == 4 and plan.settings["tp"].origin == "flag -tp after --"
+    assert plan.value("max_model_len") == 99
+    assert "--tensor-parallel-size" not in plan.command and plan.command[-1] == "--enable-prefix-caching"
+
+
+def test_a_key_travels_in_the_environment(tmp_path):
+    plan = plan_of(model.check(str(folder(tmp_path / "m"))), "--", "--api-key", "sesame")
+    assert plan.secrets == {"VLLM_API_KEY": "sesame"} and "sesame" not in " ".join(plan.command)
+    assert "sesame" not in repr(plan)
+
+
+def test_a_wider_address_without_a_key_warns(tmp_path):
+    found = model.check(str(folder(tmp_path / "m")))
+    assert any("VLLM_API_KEY" in note for note in plan_of(found, "--host", "0.0.0.0").notes)
+    assert not plan_of(found, "--host", "0.0.0.0", "--", "--api-key", "sesame").notes
+    assert not plan_of(found).notes
+
+
+def test_the_users_additional_config_is_kept(tmp_path):
+    found = model.check(str(folder(tmp_path / "m")))
+    plan = plan_of(found, "--", "--additional-config", '{"mine": 1, "xpu_moe": {"decode_limit": 8}}')
+    config = json.loads(plan.command[plan.command.index("--additional-config") + 1])
+    assert plan.command.count("--additional-config") == 1
+    assert config["mine"] == 1 and config["xpu_moe"]["decode_limit"] == 8 and config["xpu_moe"]["fingerprint"]
+    for bad in ("{", "[]", '{"xpu_moe": {"unknown": 1}}'):
+        assert "additional-config" in refused(lambda bad=bad: plan_of(found, "--", "--additional-config", bad))
+
+
+def test_ccl_ipc_becomes_the_variable_on_intel_cards_only(tmp_path):
+    found = model.check(str(folder(tmp_path / "m")))
+    rows = {row.name: row for row in plan_of(found, kind="xpu", environ={"CCL_IPC": "sockets"}).environment}
+    assert rows["CCL_ZE_IPC_EXCHANGE"].value == "sockets"
+    assert rows["CCL_ZE_IPC_EXCHANGE"].origin == "environment CCL_IPC"
+    assert "CCL_ZE_IPC_EXCHANGE" not in {row.name for row in plan_of(found, environ={"CCL_IPC": "pidfd"}).environment}
+
+
+def test_the_users_own_variables_win_and_are_shown_so(tmp_path):
+    found = model.check(str(folder(tmp_path / "m")))
+    rows = {row.name: row for row in plan_of(found, kind="xpu", environ={"CCL_ATL_TRANSPORT": "mpi"}).environment}
+    assert rows["CCL_ATL_TRANSPORT"].value == "mpi" and rows["CCL_ATL_TRANSPORT"].origin.startswith("yours")
+
+
+def test_cores_are_shared_among_ranks():
+    from xpu_moe.launch.environment import cpu_shares
+
+    assert cpu_shares(2, [0, 1, 2, 3]) == "0,1|2,3"
+    assert cpu_shares(2, [4, 5, 6]) == "4|5"
+    assert "2 cores" in refused(cpu_shares, 4, [0, 1])
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "with spaces", 'it\'s "q"', "$(touch INJECTED)`id`;#", "two\nlines", "-dash"]
+)
+def test_the_printed_plan_pasted_into_a_shell_is_the_plan(tmp_path, name):
+    found = model.check(str(folder(tmp_path / name)))
+    plan = plan_of(found, environ={"DO_NOT_TRACK": "a'b$(touch INJECTED)\nc"})
+    text = plan.text(Masker()).replace("\nvllm serve", "\nprintf '%s\\0' vllm serve")
+    done = subprocess.run(["sh", "-c", f'{text}\nprintf %s "$DO_NOT_TRACK"'], capture_output=True, cwd=tmp_path)
+    *words, variable = done.stdout.decode().split("\0")
+    assert tuple(words) == plan.command
+    assert variable == "a'b$(touch INJECTED)\nc"
+    assert not done.stderr and not list(tmp_path.rglob("INJECTED"))

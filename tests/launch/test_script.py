@@ -1,0 +1,143 @@
+"""`scripts/serve_minimax.sh` in the system's Python: bad input is refused within two seconds and makes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.launch.conftest import PROJECT
+from tests.launch.test_checks import folder
+
+SCRIPT = PROJECT / "scripts" / "serve_minimax.sh"
+LIMIT = 2.0  # seconds, with the system's Python
+
+
+@pytest.fixture
+def bare(tmp_path, monkeypatch):
+    """A copy of the checkout, without environments; no active environment; a home of its own."""
+    copy = tmp_path / "checkout"
+    ignored = shutil.ignore_patterns(
+        ".venv*", ".git", "build", "__pycache__", ".*_cache", "*.egg-info", "docs", "tests"
+    )
+    shutil.copytree(PROJECT, copy, ignore=ignored, symlinks=True)
+    environ = {"HOME": str(tmp_path / "home"), "PATH": _system_path(), "LANG": "C.UTF-8"}
+
+    def call(*arguments: str, **more: str) -> subprocess.CompletedProcess:
+        command = [str(copy / "scripts" / "serve_minimax.sh"), *arguments]
+        return subprocess.run(
+            command, env={**environ, **more}, cwd=tmp_path, capture_output=True, text=True, timeout=60
+        )
+
+    call.checkout, call.environ = copy, environ  # type: ignore[attr-defined]
+    return call
+
+
+def _system_path() -> str:
+    """PATH without the test environment, so that python3 is the system's."""
+    here = os.path.dirname(shutil.which("pytest") or "/nowhere")
+    return os.pathsep.join(part for part in os.environ["PATH"].split(os.pathsep) if part != here)
+
+
+def everything(root: Path) -> set[str]:
+    return {str(path.relative_to(root)) for path in root.rglob("*")}
+
+
+@pytest.mark.slow
+def test_bad_input_is_told_in_one_line_before_anything_is_made(bare, tmp_path):
+    llama = folder(tmp_path / "models" / "llama", {"model_type": "llama"})
+    mini = folder(tmp_path / "models" / "mini")
+    pickled = folder(tmp_path / "models" / "pickled", **{"pytorch_model.bin": b""})
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        holder.listen()
+        taken = str(holder.getsockname()[1])
+        cases = (
+            (["--model", "/no/such/folder"], "no such folder"),
+            (["--model", str(llama)], "not a MiniMax-M2 checkpoint"),
+            (["--model", str(pickled)], "pytorch_model.bin"),
+            (["--model", str(mini), "--tp", "5"], "does not divide"),
+            (["--demo", "--tp", "3"], "does not divide"),
+            (["--demo", "--port", taken], f"--port {taken}"),
+            (["--demo", "--port", "none"], "between 1 and 65535"),
+            ([], "nothing to serve"),
+            (["--nonsense"], "unrecognized"),
+        )
+        before, quickest = everything(tmp_path), []
+        for arguments, words in cases:
+            begun = time.monotonic()
+            done = bare(*arguments)
+            quickest.append(time.monotonic() - begun)
+            assert done.returncode == 2, (arguments, done.stderr)
+            assert words in done.stderr and len(done.stderr.splitlines()) == 1, (arguments, done.stderr)
+            assert not done.stdout
+        assert everything(tmp_path) == before
+    assert min(quickest) < LIMIT and sorted(quickest)[len(quickest) // 2] < LIMIT, quickest
+
+
+@pytest.mark.slow
+def test_the_environment_names_of_the_field(bare, tmp_path):
+    mini = folder(tmp_path / "mini")
+    done = bare("--dry-run", "--json", MODEL=str(mini), TP="1", MAX_NUM_SEQS="4", BLOCK_SIZE="64")
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["model"] == str(mini) and plan["settings"]["max_num_seqs"]["origin"] == "environment MAX_NUM_SEQS"
+    assert "--block-size" in plan["command"]
+    assert bare("--dry-run", MODEL=str(mini), TP="two").returncode == 2
+
+
+@pytest.mark.slow
+def test_plans_make_nothing(bare, tmp_path):
+    before = everything(tmp_path)
+    for argument in ("--dry-run", "--install-plan", "--print-container", "--print-systemd"):
+        done = bare("--demo", argument)
+        assert done.returncode == 0 and done.stdout, done.stderr
+    assert everything(tmp_path) == before
+    assert "pip install -q torch==2.13.0" in bare("--demo", "--install-plan").stdout
+
+
+@pytest.mark.slow
+def test_help_names_every_exit_code(bare):
+    text = " ".join(bare("--help").stdout.split())
+    for words in ("2 usage", "3 environment", "4 engine", "5 canary", "130 interrupted"):
+        assert words in text
+
+
+def test_no_python_is_told(tmp_path):
+    for tool in ("dirname", "readlink", "basename", "sh"):
+        (tmp_path / tool).symlink_to(shutil.which(tool) or "")
+    done = subprocess.run([str(SCRIPT)], env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert done.returncode == 3 and "needs Python 3.11" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_full_disk_while_the_demo_is_written(launcher):
+    """Every file may have 20 kB here: what writing to a full disk looks like from inside."""
+
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    command = [os.sys.executable, "-P", "-m", "xpu_moe.launch", "--demo", "--check", "--port", str(launcher.port)]
+    done = subprocess.run(command, env=launcher.environ, preexec_fn=small, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 3, done.stderr
+    assert "minimax-m2-auto-round" in done.stderr.splitlines()[-1] and "Traceback" not in done.stderr
+    demo = launcher.folder / "cache" / "demo"
+    assert list(demo.iterdir()) == [], "half a checkpoint was left"
+    done = launcher.run("--demo", "--check")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_cache_that_others_may_write_to_is_refused(launcher, checkpoint):
+    cache = launcher.folder / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)
+    done = launcher.run("--model", str(checkpoint), "--check")
+    assert done.returncode == 3 and "lets others write" in done.stderr.splitlines()[-1]

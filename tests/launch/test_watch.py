@@ -1,0 +1,44 @@
+"""The watch: phases in order, stalls by phase and limit, complaints are no progress."""
+
+from __future__ import annotations
+
+from xpu_moe.launch.watch import SERVING, Watch
+
+LOAD = "INFO [cpu_model_runner.py:68] Starting to load model /m..."
+SHM = "INFO [shm_broadcast.py] No available shared memory broadcast block found in 60 seconds."
+
+
+def test_phases_only_go_forward():
+    watch = Watch(0)
+    assert watch.feed(LOAD, 5)[0] == "load"
+    assert watch.feed("INFO Resolved architecture: MiniMaxM2ForCausalLM", 6)[0] is None
+    assert watch.phase == "load"
+    assert watch.timings(9) == [{"phase": "python", "seconds": 5}, {"phase": "load", "seconds": 4}]
+
+
+def test_progress_moves_the_limit_and_repeated_lines_do_not():
+    watch = Watch(0, limit=10)
+    watch.feed(LOAD, 0)
+    watch.feed("Loading safetensors checkpoint shards:  10% Completed | 3/30", 9)
+    assert watch.stalled(18) is None
+    for second in range(10, 20):
+        watch.feed("Loading safetensors checkpoint shards:  10% Completed | 3/30", second)
+    stall = watch.stalled(20)
+    assert stall and stall.phase == "load" and "loading weights" in stall.text()
+
+
+def test_complaints_of_waiting_workers_end_a_start():
+    watch = Watch(0)
+    watch.feed(LOAD, 0)
+    for minute in (1, 2, 3):
+        assert watch.stalled(minute * 60) is None
+        watch.feed(SHM, minute * 60)
+    assert "3 times" in watch.stalled(181).text()
+
+
+def test_a_server_that_serves_never_stalls():
+    watch = Watch(0, limit=1)
+    watch.enter(SERVING, 1)
+    for minute in range(5):
+        watch.feed(SHM, minute)
+    assert watch.stalled(10**6) is None
