@@ -55,7 +55,7 @@ HEALTHY = [
     ({"CCL_ZE_IPC_EXCHANGE": "pidfd"}, "xpu", None),
     ({"CCL_ALLREDUCE": "topo"}, "xpu", None),
     ({"CCL_SYCL_ALLREDUCE_SMALL_THRESHOLD": "524288"}, "xpu", None),
-    ({"CCL_WORKER_COUNT": "1"}, "xpu", None),
+    ({"CCL_WORKER_COUNT": "1", "CCL_FUSION": "0"}, "xpu", None),
     ({"NCCL_NVLS_ENABLE": "0"}, "cuda", None),
     ({"ZE_AFFINITY_MASK": "0,1", "ONEAPI_DEVICE_SELECTOR": "level_zero:0,1"}, "xpu", None),
     ({"PATH": "/bin", "HOME": "/root", "LD_LIBRARY_PATH": "/lib", "OMP_NUM_THREADS": "4"}, "xpu", None),

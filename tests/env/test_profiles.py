@@ -107,7 +107,8 @@ def test_ring_for_one_card_with_two_versions_only():
 
 def test_a_library_without_the_names_gets_the_first_variable_only(tmp_path):
     plain = tmp_path / "libccl.so.1.0"
-    plain.write_bytes(b"CCL_TOPO_P2P_ACCESS\0CCL_SYCL_OUTPUT_EVENT\0")
+    names = ("CCL_TOPO_P2P_ACCESS", "CCL_ATL_TRANSPORT", "CCL_KVS_IFACE", "CCL_WORKER_COUNT")
+    plain.write_bytes(b"\0" + b"".join(name.encode() + b"\0" for name in names))
     got = values("no-p2p", "xpu", OLD, Situation(library=plain))
     assert got["CCL_TOPO_P2P_ACCESS"] == "0"
     assert not set(TRIO) & set(got) and "CCL_SYCL_ALLTOALL_TMP_BUF" not in got

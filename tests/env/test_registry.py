@@ -81,9 +81,10 @@ def test_a_specifier_that_says_nothing_is_an_error():
 
 def test_a_library_is_searched_for_a_whole_name(tmp_path):
     fake = tmp_path / "libccl.so.1"
-    fake.write_bytes(b"\0CCL_SYCL_ALLREDUCE_SIMPLE_THRESHOLD\0CCL_SYCL_ALLREDUCE_LL_THRESHOLD\0")
+    fake.write_bytes(b"\0CCL_SYCL_ALLREDUCE_SIMPLE_THRESHOLD\0 CCL_A\0CCL_SYCL_ALLREDUCE_LL_THRESHOLD\0CCL_B: \0")
     assert library.knows(fake, "CCL_SYCL_ALLREDUCE_SIMPLE_THRESHOLD")
-    assert not library.knows(fake, "CCL_SYCL_ALLREDUCE_LL")
+    assert library.knows(fake, "CCL_SYCL_ALLREDUCE_LL_THRESHOLD")
+    assert not any(library.knows(fake, name) for name in ("CCL_SYCL_ALLREDUCE_LL", "CCL_A", "CCL_B"))
 
 
 def test_the_libraries_of_a_process_are_seen():

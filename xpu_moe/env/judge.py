@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from xpu_moe.env import parse, pattern
+from xpu_moe.env import library, oneccl_other, parse, pattern
 from xpu_moe.env.profiles import Situation, not_honoured, render
 from xpu_moe.env.registry import find, registry
 from xpu_moe.env.variable import Level, Variable
@@ -107,13 +107,20 @@ def _elsewhere(row: Variable, name: str, value: str, environ: Mapping[str, str],
         yield Finding("device", "info", name, value, says, row.source)
 
 
+def _known_elsewhere(name: str, situation: Situation) -> bool:
+    """Whether oneCCL reads a variable that has no row: its library says so, else the list of one release."""
+    if situation.library is not None:
+        return library.knows(situation.library, name)
+    return name in oneccl_other.NAMES
+
+
 def _stranger(name: str, value: str, situation: Situation) -> Iterator[Finding]:
     """A name that the registry does not know but that is spelt like one of a library's."""
     if name.startswith("VLLM_") and situation.vllm_names is not None and name not in situation.vllm_names:
         near = difflib.get_close_matches(name, situation.vllm_names, n=1, cutoff=0.85)
         hint = f"; did you mean {near[0]}?" if near else ""
         yield Finding("unknown", "warn", name, value, f"the vLLM in use does not know it and ignores it{hint}")
-    elif name.startswith("CCL_"):
+    elif name.startswith("CCL_") and not _known_elsewhere(name, situation):
         near = difflib.get_close_matches(name, registry(), n=1, cutoff=0.85)
         hint = f"; did you mean {near[0]}?" if near else ""
         level: Level = "warn" if near else "info"

@@ -21,18 +21,33 @@ def loaded(part: str, pid: int | str = "self") -> list[Path]:
 
 
 def oneccl() -> Path | None:
-    """The oneCCL library that this process has loaded, else the one in this environment's lib folder, else None."""
-    for path in (*loaded("libccl.so"), *sorted((Path(sys.prefix) / "lib").glob("libccl.so*"))):
-        if path.is_file():
+    """The oneCCL library that this process has loaded, else the one in this environment's lib folder, else None.
+
+    Releases from 2022 on ship a thin libccl.so.2 beside the one that reads the variables: the latter is meant.
+    """
+    for path in (*loaded("libccl"), *sorted((Path(sys.prefix) / "lib").glob("libccl.so*"))):
+        if path.is_file() and knows(path, "CCL_WORKER_COUNT"):
             return path
     return None
 
 
-@cache
 def knows(library: Path, name: str) -> bool:
-    """Whether a library's bytes hold a variable's name, whole: then it reads it."""
+    """Whether a oneCCL library holds a variable's name as a string of its own: then it reads it."""
+    return name in _names(library)
+
+
+@cache
+def _names(library: Path) -> frozenset[str]:
+    """The CCL_ strings of a library (hundreds of MB: searched for the byte before a string, not by a pattern)."""
+    found = set()
     with library.open("rb") as handle, mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        return re.search(rb"(?<![A-Z0-9_])" + name.encode() + rb"(?![A-Z0-9_])", data) is not None
+        at = data.find(b"\0CCL_")
+        while at >= 0:
+            match = re.match(rb"(CCL_[A-Z0-9_]+)\0", data[at + 1 : at + 80])
+            if match:
+                found.add(match.group(1).decode())
+            at = data.find(b"\0CCL_", at + 1)
+    return frozenset(found)
 
 
 @cache

@@ -35,11 +35,10 @@ def _threshold(name: str, default: str | None, honoured: dict[str, str], **more)
     )  # fmt: skip
 
 
-def _simple(name: str) -> Variable:
+def _simple(name: str, default: str) -> Variable:
     return _threshold(
-        f"{name}_SIMPLE", None, _NEWER, profiles={"no-p2p": "4294967296"}, when={"no-p2p": "library knows it"},
-        only_in="Arc builds newer than 2021.14 whose library holds the name",
-        source="intel/llm-scaler#594; SergiioB/intel-arc-pro-b70-inference-cookbook#8",
+        f"{name}_SIMPLE", default, _NEWER, profiles={"no-p2p": "4294967296"}, when={"no-p2p": "library knows it"},
+        source="intel/llm-scaler#594; SergiioB/intel-arc-pro-b70-inference-cookbook#8; default: log of oneCCL 2022.1.2",
         why="below it the plain kernel that needs no peer mapping: Intel's cure for hosts without peer access; must be "
         "at least max_num_batched_tokens x hidden_size x 2",
     )  # fmt: skip
@@ -80,9 +79,9 @@ VARIABLES = (
     _threshold("ALLGATHERV_MEDIUM", "2097152", _SYCL),
     _threshold("REDUCE_SCATTER_SMALL", "2097152", _SYCL),
     _threshold("REDUCE_SCATTER_MEDIUM", "67108864", _SYCL),
-    _simple("ALLREDUCE"),
-    _simple("ALLGATHERV"),
-    _simple("REDUCE_SCATTER"),
+    _simple("ALLREDUCE", "4194304"),
+    _simple("ALLGATHERV", "1048576"),
+    _simple("REDUCE_SCATTER", "8388608"),
     Variable("CCL_SYCL_ALLTOALL_TMP_BUF", "bool", "Stage all-to-all in a buffer.", "oneccl", "0",
              profiles={"no-p2p": "1"}, devices=_X, when={"no-p2p": "library knows it"}, honoured=_NEWER,
              why="goes with the three SIMPLE thresholds", source="intel/llm-scaler#594"),
@@ -91,8 +90,8 @@ VARIABLES = (
     Variable("CCL_SYCL_TMP_BUF_SIZE", "bytes", "Staging of each rank, on its card.", "oneccl", "402653184", devices=_X,
              source=_SRC, honoured=_NEWER, why="384 MiB of each card: smaller where memory is short"),
     Variable("CCL_SYCL_ALLREDUCE_LL", "enum", "Form of the low-latency all-reduce.", "oneccl", "ring",
-             ("ring", "ring_markers", "twoshots", "recursive_doubling"), devices=_X, source="oneCCL pull request notes",
-             honoured=_NEWER, only_in="the newest libraries: search them for the name", why="swept by benches only"),
+             ("ring", "ring_markers", "twoshots", "recursive_doubling"), devices=_X,
+             source="oneCCL pull request notes; log of oneCCL 2022.1.2", honoured=_NEWER, why="swept by benches only"),
     Variable("CCL_SYCL_ALLREDUCE_ARC", "bool", "The older Arc path.", "oneccl", "0", devices=_X,
              source=f"{_SRC}; steveseguin/llm-optimizations", honoured=_NEWER, why="gave another token hash",
              cautions=(Caution("1", "warn", "the older Arc path gave another token hash"),)),
@@ -108,7 +107,11 @@ VARIABLES = (
              "1", devices=_X, source=_SRC, honoured=_NEWER, why="the correctly spelt name does nothing"),
     Variable("CCL_SYCL_SUB_COMMUNICATOR", "bool", "Read by nobody: the correct spelling of a misspelt name.", "oneccl",
              devices=_X, source=_SRC, only_in="no version", instead="CCL_SYCL_SUB_COMMUICATOR (sic)"),
-    Variable("CCL_SYCL_ESIMD", "bool", "ESIMD kernels.", "oneccl", "0", devices=_X, source=_SRC, honoured=_NEWER),
+    Variable("CCL_SYCL_ESIMD", "bool", "ESIMD kernels.", "oneccl", "0", devices=_X, source=_SRC, honoured=_NEWER,
+             why="the library of 2022.1.2 does not hold the name any more"),
+    Variable("CCL_YIELD", "enum", "How a waiting thread waits.", "oneccl", "pause", ("pause", "sleep", "sched_yield"),
+             devices=_X, source="log of oneCCL 2022.1.2", why="pause on more ranks than cores cost 30 ms a call where "
+             "sched_yield took 0.1 ms: the probe sets it for CPU ranks"),
     Variable("CCL_SYCL_SINGLE_NODE_ALGORITHM", "bool", "Algorithms for one host.", "oneccl", "1", devices=_X,
              source=f"{_SRC}; uxlfoundation/oneCCL#215", honoured=_SYCL,
              why="0 did not cure the hang of uxlfoundation/oneCCL#215"),

@@ -141,7 +141,7 @@ def not_honoured(row: Variable, in_use: Mapping[str, str], situation: Situation)
     reason = ""
     if row.only_in == "no version":
         reason = "no version reads it"
-    elif row.owner == "oneccl" and situation.library is not None and row.name.startswith("CCL_SYCL_"):
+    elif row.owner == "oneccl" and situation.library is not None and row.name not in _NOT_THE_LIBRARYS:
         if not library.knows(situation.library, row.name):
             reason = f"{situation.library.name} in use does not hold the name"
     elif row.owner == "vllm" and situation.vllm_names is not None and row.name.rstrip("*") == row.name:
@@ -153,6 +153,10 @@ def not_honoured(row: Variable, in_use: Mapping[str, str], situation: Situation)
             if have is not None and not versions.satisfies(have, wanted):
                 reason = f"{component} {have} does not read it (read by {component} {wanted})"
     return f"{reason}; use {row.instead}" if reason and row.instead else reason
+
+
+# Read by setvars, not by the library.
+_NOT_THE_LIBRARYS = frozenset({"CCL_ROOT", "CCL_CONFIGURATION", "CCL_CONFIGURATION_PATH"})
 
 
 def _walk(

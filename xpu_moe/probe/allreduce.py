@@ -1,0 +1,105 @@
+"""`python -m xpu_moe.probe allreduce`: is the collective library right, how fast is it, and if it hangs, where?
+
+Starts its ranks on this host, or joins torchrun's (one of these under every torchrun worker, any number of hosts). A
+parent without torch watches the ranks and ends the run whatever state they are in.
+
+Exit codes: 0 right and measured; 2 a bad argument; 3 a hang; 4 a rank died, or none could start; 5 wrong data; 130 and
+143 interrupted. Nothing of the run is left on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from xpu_moe.env import read
+from xpu_moe.probe._allreduce import faults, plot, report, run
+from xpu_moe.probe._allreduce.footprint import sweep
+from xpu_moe.probe._allreduce.plan import FORMS, Plan, steps
+from xpu_moe.probe._allreduce.signals import Stop
+
+HELP = "all-reduce: right data, latency, what a decode step pays; a hang is diagnosed, nothing is left behind"
+
+
+def main(argv: Sequence[str]) -> int:
+    arguments = _parser().parse_args(argv)
+    with Stop() as stop:
+        begun = time.monotonic()
+        for name in sweep():
+            print(f"xpu_moe: removed {name}, left by a run that was killed", file=sys.stderr)
+        try:
+            plan, joined = _plan(arguments)
+        except (ValueError, run.CannotStart) as error:
+            print(f"allreduce: {error}", file=sys.stderr)
+            return 2 if isinstance(error, ValueError) else 4
+        result = run.run(plan, joined, stop, arguments.start_timeout, quiet=arguments.json)
+        result.seconds = time.monotonic() - begun
+        if joined is None or joined.rank == 0 or result.verdict != "ok":
+            _show(result, arguments)
+        if result.verdict == "interrupted":
+            return 128 + (stop.signal or signal.SIGINT)
+        return report.EXIT[result.verdict]
+
+
+def _show(result: report.Result, arguments: argparse.Namespace) -> None:
+    data = result.as_json()
+    print(json.dumps(data) if arguments.json else report.text(result), flush=True)
+    if arguments.plot and result.rows:
+        plot.draw(data, Path(arguments.plot))
+        print(f"allreduce: drew {arguments.plot}", file=sys.stderr)
+
+
+def _plan(arguments: argparse.Namespace) -> tuple[Plan, run.Joined | None]:
+    """The plan, and the rank that torchrun gave us. Raises ValueError and run.CannotStart."""
+    joined = run.joined(read.snapshot())
+    kind = arguments.device or run.kind_of(arguments.backend)
+    backend = arguments.backend if arguments.backend != "auto" else run.backend_of(kind)
+    world = joined.world if joined else arguments.world or run.default_world(kind)
+    if joined and arguments.world not in (None, joined.world):
+        raise ValueError(f"--world: got {arguments.world}, torchrun has {joined.world} ranks")
+    if world < 1:
+        raise ValueError(f"--world: got {world}, wanted at least 1")
+    if arguments.timeout <= 0:
+        raise ValueError(f"--timeout: got {arguments.timeout:g}, wanted more than 0 seconds")
+    if arguments.plot and not plot.available():
+        raise ValueError("--plot: matplotlib is not installed (pip install 'xpu-moe[plot]')")
+    if backend == "oneccl" and joined:
+        raise ValueError("--backend oneccl: starts its own ranks on one host, not under torchrun")
+    faults.parse(arguments.inject)
+    sizes = [int(size) for size in arguments.sizes.split(",")] if arguments.sizes else None
+    chosen = steps(kind, sizes=sizes, dtype=arguments.dtype, max_bytes=arguments.max_bytes, forms=arguments.forms)
+    address = "env://" if joined else f"tcp://127.0.0.1:{arguments.port}" if arguments.port else ""
+    graphs = not arguments.no_graph and kind != "cpu"
+    return Plan(backend, kind, world, chosen, arguments.timeout, address, graphs, arguments.inject), joined
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m xpu_moe.probe allreduce", description=HELP)
+    add: Any = parser.add_argument
+    add("--world", type=int, help="ranks to start (default: every accelerator, 4 on a CPU)")
+    add("--device", choices=("xpu", "cuda", "cpu"), help="what the ranks compute on (default: what is there)")
+    add("--backend", default="auto", choices=("auto", "xccl", "ccl", "nccl", "gloo", "oneccl"),
+        help="auto: torch's for the device; oneccl: oneCCL's own C++ API, without torch")  # fmt: skip
+    add("--sizes", help="bytes, comma separated (default: where libraries change kernel, and a decode step's)")
+    add("--max-bytes", type=int, default=1 << 62, help="leave out larger sizes")
+    add("--dtype", default="bfloat16", choices=("bfloat16", "float16", "float32"), help="of the hidden rows")
+    add("--forms", nargs="+", default=list(FORMS), choices=FORMS, help="in place, or into a new tensor")
+    add("--no-graph", action="store_true", help="leave graph capture out")
+    add("--timeout", type=float, default=30.0, help="seconds without a sign of any rank that count as a hang")
+    add("--start-timeout", type=float, default=60.0, help="the same while the ranks load their libraries")
+    add("--port", type=int, default=0, help="meet on this port of the loopback instead of in a file")
+    add(
+        "--inject",
+        default="",
+        metavar="KIND@PHASE:RANK",
+        help="break a rank on purpose: see probe/_allreduce/faults.py",
+    )
+    add("--plot", metavar="FILE", help="draw latency over size")
+    add("--json", action="store_true", help="one JSON object on stdout")
+    return parser
