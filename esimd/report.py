@@ -1,0 +1,110 @@
+"""`python -m xpu_moe.esimd report`: the machine code of the shipped SPIR-V against its bounds, beside the rival's."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from xpu_moe.esimd.kernels import instances
+from xpu_moe.esimd.tools import gates, isa, programs, rival, spirv
+from xpu_moe.toolenv import ToolEnvironmentError
+
+HELP = "registers, spills, messages and issue slots of the shipped kernels; exit 1 where a bound is broken"
+
+
+def collect(device: str, keep: Path | None, record: bool, with_rival: bool) -> dict:
+    """The whole report as one JSON-able object; "failures" is empty when every bound holds."""
+    kernels = gates.compile_all(device, keep)
+    failures = gates.check_threads()
+    for module in instances.modules().values():
+        for instance in module.instances:
+            failures += gates.check(kernels[instance.name], instance)
+    worse, baseline = gates.compare(kernels, device, record)
+    answer = {
+        "device": device,
+        "versions": programs.versions("ocloc", "iga", "spirv-dis"),
+        "formula": isa.FORMULA,
+        "memory_cycles_per_64_bytes": round(gates.MEMORY_CYCLES, 1),
+        "slot_limit": gates.SLOT_LIMIT,
+        "threads_m1_tp4": {shape.kernel: shape.threads for shape in gates.BOUNDED},
+        "baseline": baseline,
+        "stale": spirv.stale(),
+        "kernels": {name: _row(kernel) for name, kernel in sorted(kernels.items())},
+        "failures": [str(f) for f in [*failures, *worse]],
+    }
+    if with_rival:
+        threads = rival.threads(1, gates.HIDDEN, gates.INTER, gates.TOP_K)
+        answer["rival"] = {
+            "what": "llm-scaler's WS design, rebuilt from its description: an estimate",
+            **{n: {**_row(kernel), "threads_m1_tp4": threads[n]} for n, kernel in rival.report(device).items()},
+        }
+    return answer
+
+
+def _row(kernel: isa.Kernel) -> dict:
+    row = {k: v for k, v in dataclasses.asdict(kernel).items() if k not in ("name", "loops")}
+    if loop := kernel.weight_loop:
+        row["loop"] = {**dataclasses.asdict(loop), "slots_per_64_bytes": loop.slots_per_64_bytes}
+    return row
+
+
+def show(answer: dict) -> None:
+    print(f"{answer['device']}, " + ", ".join(f"{k} {v}" for k, v in answer["versions"].items()))
+    print(answer["formula"])
+    print(
+        f"memory floor {answer['memory_cycles_per_64_bytes']} cycles per 64 bytes, bound {answer['slot_limit']:.0f}\n"
+    )
+    print(f"{'kernel':38} {'GRF':>4} {'spill':>5} {'SLM':>5} {'instr':>6} {'loop slots':>10} {'per 64 B':>8}  messages")
+    rows = list(answer["kernels"].items())
+    rows += [(f"(rival, estimate) {n}", r) for n, r in answer.get("rival", {}).items() if n != "what"]
+    for name, row in rows:
+        loop = row.get("loop")
+        text = f"{name:38} {row['grf']:4} {row['spill_bytes']:5} {row['slm_bytes']:5} {row['instructions']:6} "
+        if loop:
+            histogram = ", ".join(f"{n}x {m}" for m, n in loop["messages"].items())
+            text += f"{loop['slots']:10} {loop['slots_per_64_bytes']:8.1f}  {histogram}"
+        print(text.rstrip())
+    print("\nhardware threads at M=1, TP4: " + ", ".join(f"{k} {v}" for k, v in answer["threads_m1_tp4"].items()))
+    if "rival" in answer:
+        print("of the rival: " + ", ".join(f"{n} {answer['rival'][n]['threads_m1_tp4']}" for n in ("up", "down")))
+    print(f"baseline: {answer['baseline']}")
+    for name, reason in answer["stale"].items():
+        print(f"stale: {name}: {reason}")
+    for failure in answer["failures"]:
+        print(f"FAILED {failure}")
+    print("every bound holds" if not answer["failures"] else f"{len(answer['failures'])} bounds broken")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Exit 0: all bounds hold. 1: one is broken, or ocloc refused. 2: a program is missing (the line to type)."""
+    parser = argparse.ArgumentParser(prog="python -m xpu_moe.esimd report", description=HELP)
+    parser.add_argument("--device", help="ocloc's device name (default: pvc, and bmg where this ocloc knows it)")
+    parser.add_argument("--asm", type=Path, metavar="DIR", help="leave the assembly text of every kernel there")
+    parser.add_argument("--record", action="store_true", help="record the baseline anew")
+    parser.add_argument("--no-rival", action="store_true", help="leave the estimate for llm-scaler's kernel out")
+    parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
+    options = parser.parse_args(argv)
+    try:
+        known = {options.device: ""} if options.device else gates.devices()
+        unknown = {name: why for name, why in known.items() if why}
+        for name, why in unknown.items():
+            print(f"not for {name}: ocloc says {why!r}", file=sys.stderr)
+        answers = [
+            collect(name, options.asm, options.record, not options.no_rival) for name in known if name not in unknown
+        ]
+    except programs.MissingProgram as error:
+        print(f"report: {error}", file=sys.stderr)
+        return error.exit_code
+    except (isa.IsaError, spirv.CompileError, ToolEnvironmentError) as error:
+        print(f"report: {error}", file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps({"reports": answers, "unknown_devices": unknown}))
+    else:
+        for answer in answers:
+            show(answer)
+    return int(any(answer["failures"] for answer in answers))
