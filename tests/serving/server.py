@@ -41,9 +41,9 @@ def serving(model: Path, folder: Path, *arguments: str, tp: int = 1) -> Iterator
     folder.mkdir(parents=True)
     port = _free_port()
     command = [
-        sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(model),
-        "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port), "--max-model-len", "512", "--tensor-parallel-size", str(tp),
-        "--disable-uvicorn-access-log", *arguments,
+        sys.executable, "-m", "vllm.entrypoints.openai.api_server",
+        "--model", str(model), "--served-model-name", "tiny", "--host", "127.0.0.1", "--port", str(port),
+        "--max-model-len", "512", "--tensor-parallel-size", str(tp), "--disable-uvicorn-access-log", *arguments,
     ]  # fmt: skip
     cores = sorted(os.sched_getaffinity(0))
     environ = {

@@ -9,17 +9,15 @@ import pytest
 
 from xpu_moe.ops import contract
 from xpu_moe.ops.contract import Case, Support
-from xpu_moe.serving.choice import Stock, Unservable, choose
+from xpu_moe.serving.choice import Stock, Unservable, choose, choose_routed
 from xpu_moe.serving.options import Options
 
 
 class Fake:
     """A backend for numbers of tokens low..high, which reads one layout."""
 
-    op = "moe_u4"
-
-    def __init__(self, name, low, high, layout="n_major", nibbles=("u4", "s4")):
-        self.name, self.low, self.high, self.layout, self.nibbles = name, low, high, layout, nibbles
+    def __init__(self, name, low, high, layout="n_major", nibbles=("u4", "s4"), op="moe_u4"):
+        self.op, self.name, self.low, self.high, self.layout, self.nibbles = op, name, low, high, layout, nibbles
 
     def supports(self, case: Case) -> Support:
         if case.layout != self.layout:
@@ -144,3 +142,17 @@ def test_steps_that_never_exceed_the_limit_need_no_prefill(room):
     room(Fake("esimd", 1, 64))
     choice = choose(CASE, Options(), 32)
     assert choice.limit == 32 and choice.prefill.name == "esimd" and choice.single
+
+
+def test_the_router_joins_the_decode_call_where_a_backend_has_it(room):
+    room(Fake("esimd", 1, 64), Fake("esimd", 1, 64, op="moe_u4_routed"))
+    choice = choose(CASE, Options(), 4096, READS_S4)
+    way, why = choose_routed(choice, Options(), 4096)
+    assert way.name == "esimd" and "in the decode call" in why
+    assert choose_routed(choice, Options(routed="off"), 4096)[0] is None
+    room(Fake("esimd", 1, 64))
+    contract.backends.cache_clear()
+    contract.select.cache_clear()
+    assert choose_routed(choice, Options(), 4096)[0] is None
+    with pytest.raises(Unservable, match="routed"):
+        choose_routed(choice, Options(routed="on"), 4096)

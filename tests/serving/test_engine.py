@@ -55,7 +55,7 @@ def ran(tmp_path_factory):
         job("fine", fine, layer=str(folder / "layer.pt")),
         job(
             "named", int4,
-            llm={"additional_config": {"xpu_moe": {"backend": "cpu_grouped", "decode_limit": 4}}},
+            llm={"additional_config": {"xpu_moe": {"backend": "cpu_grouped", "decode_limit": 4, "routed": "on"}}},
         ),
         job("sym", checkpoints.variant(int4, "sym", checkpoints.edit_quantization(sym=False)), may_fail=True),
         job("typo", int4, llm={"additional_config": {"xpu_moe": {"decode_limits": 4}}}, may_fail=True),
@@ -125,7 +125,10 @@ def test_full_fp16_scales_keep_their_bits_through_vllms_loader(ran):
     assert float((cut - truth).norm() / truth.norm()) > 1e-3
 
 
-def test_a_backend_asked_for_by_name_serves_and_nothing_changes(ran):
+def test_choices_by_option_serve_and_nothing_changes(ran):
+    """A backend by name, another decode limit, the router inside the decode call."""
+    assert ran["named"]["report"]["layers"][-1]["routing"].startswith("in the decode call: cpu_grouped")
+    assert ran["int4"]["report"]["layers"][-1]["routing"].startswith("vLLM: ")
     assert ran["named"]["report"]["backend"] == "cpu_grouped"
     assert ran["named"]["report"]["layers"][-1]["decode_limit"] == 4
     assert largest_difference(ran["named"]["logprobs"], ran["int4"]["logprobs"]) < TOLERANCE

@@ -10,6 +10,7 @@ import torch
 
 from tests.ops.table import MoeCase, moe_inputs, relative_error
 from tests.serving import xpu_kernels
+from xpu_moe import ops
 from xpu_moe.cpu.moe_u4 import GroupedByExpert, reference
 from xpu_moe.formats import gptq
 from xpu_moe.formats.quantization import Int4Spec, UnsupportedCheckpoint
@@ -43,6 +44,9 @@ def method(monkeypatch):
         fields = {
             "layer_name": "model.layers.0.mlp.experts", "activation": SimpleNamespace(value="silu"), "use_ep": False,
             "apply_router_weight_on_input": False, "global_num_experts": experts, "top_k": 2,
+            "scoring_func": "sigmoid", "use_grouped_topk": False, "custom_routing_function": None,
+            "routed_scaling_factor": 1.0, "renormalize": True,
+            "e_score_correction_bias": torch.linspace(-0.1, 0.1, experts),
         }  # fmt: skip
         for name, value in {**fields, **layer_fields}.items():
             setattr(layer, name, value)
@@ -61,6 +65,10 @@ def fill(layer, drawn) -> None:
         for expert in range(drawn[name].shape[0]):
             getattr(layer, f"{name}_qweight").data[expert] = gptq.qweight_from_rows(drawn[name][expert])
         getattr(layer, f"{name}_scales").data.copy_(drawn[f"{name}_scale"].transpose(1, 2))
+
+
+def logits_of(drawn) -> torch.Tensor:
+    return torch.randn(drawn["x"].shape[0], drawn["w13"].shape[0], generator=torch.Generator().manual_seed(5))
 
 
 def call(drawn) -> tuple[torch.Tensor, ...]:
@@ -118,6 +126,34 @@ def test_the_layer_is_one_opaque_call_to_dynamo_for_any_number_of_tokens(method)
         assert relative_error(compiled(*call(drawn)), truth) < 1e-5
 
 
+def test_the_router_can_run_inside_the_decode_call(method):
+    made, layer = method({"routed": "on"})
+    plain, other = method({"routed": "auto"})
+    assert made.is_monolithic and not plain.is_monolithic and "vLLM" in plain.routing
+    drawn = moe_inputs(SHAPE, torch.float32)
+    for one, where in ((made, layer), (plain, other)):
+        fill(where, drawn)
+        one.process_weights_after_loading(where)
+    logits = logits_of(drawn)
+    weights, ids = ops.route_sigmoid_topk(logits, layer.e_score_correction_bias, 2)
+    wanted = plain.apply(other, drawn["x"], weights, ids)
+    torch.testing.assert_close(made.apply_monolithic(layer, drawn["x"], logits), wanted, rtol=1e-5, atol=1e-6)
+    compiled = torch.compile(lambda *a: made.apply_monolithic(layer, *a), backend="eager", dynamic=True, fullgraph=True)
+    for tokens in (3, 70):
+        x = torch.randn(tokens, 128)
+        logits = torch.randn(tokens, 4)
+        weights, ids = ops.route_sigmoid_topk(logits, layer.e_score_correction_bias, 2)
+        torch.testing.assert_close(compiled(x, logits), plain.apply(other, x, weights, ids), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "fields", [{"scoring_func": "softmax"}, {"use_grouped_topk": True}, {"routed_scaling_factor": 2.5}]
+)
+def test_other_routings_stay_vllms(method, fields):
+    made, _ = method({"routed": "on"}, **fields)
+    assert not made.is_monolithic and "not sigmoid top-k" in made.routing
+
+
 class Recording(GroupedByExpert):
     """The CPU's arithmetic under another name; keeps the addresses of the weights that it is given."""
 
@@ -125,6 +161,18 @@ class Recording(GroupedByExpert):
 
     def __init__(self):
         self.seen = []
+        self.bound = 0
+
+    def bind(self, w13, w13_scale, w2, w2_scale, *, nibble, group_size, top_k, dtype, activation):
+        self.bound += 1
+
+        def decided(x, topk_weights, topk_ids, out, workspace):
+            self.run(
+                x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, nibble=nibble, group_size=group_size,
+                activation=activation, layout="n_major", out=out,
+            )  # fmt: skip
+
+        return decided
 
     def run(self, x, w13, w13_scale, w2, w2_scale, *rest, **keywords):
         self.seen.append((w13.data_ptr(), w2.data_ptr()))
@@ -168,7 +216,7 @@ def test_on_xpu_decode_and_prefill_read_one_storage(method, xpu, monkeypatch, st
         assert relative_error(made.apply(layer, *call(drawn)), reference(**drawn, nibble="u4", group_size=32)) < 2e-3
     addresses = {(layer.w13_weight.data_ptr(), layer.w2_weight.data_ptr())}
     assert set(xpu.seen) == addresses and set(recorded.weights) == addresses
-    assert len(xpu.seen) == len(recorded.weights) == 2
+    assert len(xpu.seen) == len(recorded.weights) == 2 and xpu.bound == 1
     (told,) = tell._worker.layers
     assert (told.nibble, told.backend, told.prefill_backend) == ("s4", "recording", stock_xpu.NAME)
 

@@ -31,6 +31,7 @@ def test_the_users_entry_wins_over_the_launchers():
         ({"decode_limit": "4"}, "decode_limit"),
         ({"decode_limit": True}, "decode_limit"),
         ({"prefill": "marlin"}, "prefill"),
+        ({"routed": True}, "routed"),
         ({"hooks": "auto"}, "hooks"),
         ({"backend": 3}, "backend"),
         ([], "object"),

@@ -88,6 +88,31 @@ def choose(case: Case, options: Options, max_tokens: int, stock: Stock | None = 
     )
 
 
+def choose_routed(choice: Choice, options: Options, max_tokens: int) -> tuple[Way | None, str]:
+    """(who serves decode from the router's logits, why), or (None, why vLLM's router routes). Raises Unservable.
+
+    On a CPU the layer is traced, so one backend must serve every M there: no branch on it may be needed.
+    """
+    case = replace(choice.case, op="moe_u4_routed")
+    if options.routed == "off":
+        return None, "routed is off"
+    if options.routed == "auto" and case.device == "cpu":
+        return None, "one call from logits to output saves launches, and a CPU has none"
+    try:
+        if choice.decode.stock:
+            raise NoBackend(case, [(choice.decode.name, "stock kernels take routes, not logits")])
+        if case.device == "cpu":
+            if not choice.single:
+                raise NoBackend(case, [(choice.decode.name, "decode and prefill are not one call")])
+            case = with_tokens(case, max_tokens)
+        taken = select(case, options.backend or None)
+    except NoBackend as error:
+        if options.routed == "on":
+            raise Unservable(f"routed: {error}") from None
+        return None, str(error)
+    return Way(taken.name, taken.reason, taken.backend), f"in the decode call: {taken.name}: {taken.reason}"
+
+
 def _layouts(case: Case, options: Options, stock: Stock | None) -> Iterator[tuple[str, str, Stock | None]]:
     """(layout, nibble, stock kernels that read it) in the order to try."""
     named = options.backend or options.prefill_backend

@@ -76,6 +76,12 @@ def vllm_config() -> Any:
     return get_current_vllm_config()
 
 
+def wants_routes(config: Any) -> bool:
+    """Whether a VllmConfig asks for the routed experts of each token (0.26: model_config, 0.32: aux_output_config)."""
+    holders = (getattr(config, name, None) for name in ("model_config", "aux_output_config"))
+    return any(getattr(holder, "enable_return_routed_experts", False) for holder in holders)
+
+
 def wrap_init_device(around: Callable[[Any, Callable[[], Any]], Any]) -> None:
     """Call `around(wrapper, initialise)` instead of WorkerWrapperBase.init_device; done once.
 

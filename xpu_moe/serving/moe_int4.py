@@ -8,22 +8,27 @@ chosen layout in their own storage, an expert at a time; `apply` calls one opaqu
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from vllm.model_executor.layers.fused_moe import FusedMoEMethodBase, FusedMoeWeightScaleSupported
 from vllm.model_executor.utils import set_weight_attrs
 
-import xpu_moe.ops.moe_u4  # defines torch.ops.xpu_moe.moe_u4
-import xpu_moe.serving.named  # noqa: F401  defines torch.ops.xpu_moe.moe_u4_named
+# these four define torch.ops.xpu_moe.…
+import xpu_moe.ops.moe_u4
+import xpu_moe.ops.moe_u4_routed
+import xpu_moe.ops.route_sigmoid_topk
+import xpu_moe.serving.named  # noqa: F401
 from xpu_moe import device
 from xpu_moe.formats import gptq
 from xpu_moe.formats.int4 import Int4MoeWeights
 from xpu_moe.formats.quantization import Int4Spec, UnsupportedCheckpoint
 from xpu_moe.ops.activation import ACTIVATIONS, is_gated
-from xpu_moe.ops.contract import Case
+from xpu_moe.ops.contract import Case, NoBackend, select, with_tokens
 from xpu_moe.serving import compat, stock_xpu, tell, workspace
-from xpu_moe.serving.choice import Choice, Stock, Unservable, choose
+from xpu_moe.serving.choice import Choice, Stock, Unservable, Way, choose, choose_routed
 from xpu_moe.serving.options import Options
 from xpu_moe.serving.packing import PER_WORD, check_order, plain_order, symmetric_zeros
 from xpu_moe.serving.report import Layer
@@ -38,13 +43,25 @@ class Int4MoeMethod(FusedMoEMethodBase):
         config = compat.vllm_config()
         self.options = Options.read(config.additional_config)
         self.max_tokens = int(config.scheduler_config.max_num_batched_tokens)
+        # who asks vLLM for the routes of each token gets them from its own router only
+        self.routes_wanted = compat.wants_routes(config)
         self.choice: Choice | None = None
+        self.routed: Way | None = None
+        self.routing = ""
         self.prefill: stock_xpu.Prefill | None = None
         self.workspace: torch.Tensor | None = None
+        # calls with everything decided, where a backend offers them and vLLM does not trace the layer
+        self.call: Callable[..., None] | None = None
+        self.routed_call: Callable[..., None] | None = None
 
     @property
     def is_monolithic(self) -> bool:
-        return False
+        """Whether vLLM hands over the router's logits instead of routes."""
+        return self.routed is not None
+
+    @property
+    def topk_indices_dtype(self) -> torch.dtype:
+        return torch.int32
 
     def get_fused_moe_quant_config(self, layer: torch.nn.Module) -> None:
         return None
@@ -62,6 +79,7 @@ class Int4MoeMethod(FusedMoEMethodBase):
         self._refuse_what_we_lack(layer, num_experts)
         case = self._case(layer, num_experts, hidden_size, intermediate_size_per_partition, params_dtype)
         self.choice = choose(case, self.options, self.max_tokens, self._stock(case))
+        self.routed, self.routing = self._routed(layer)
         experts, group = num_experts, self.spec.group_size
         rows = (2 if is_gated(case.activation) else 1) * intermediate_size_per_partition
         extra = {
@@ -111,24 +129,60 @@ class Int4MoeMethod(FusedMoEMethodBase):
         shared_experts: Any = None,
         shared_experts_input: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """x [M, H], routes [M, top_k] -> [M, H], this rank's partial sum (vLLM all-reduces)."""
+        """x [M, H], routes [M, top_k] -> [M, H], this rank's partial sum (vLLM all-reduces).
+
+        On a CPU Dynamo traces this, with M symbolic: there none of the conditions may ask for M.
+        """
         choice = self.choice
         if self.prefill is not None and (choice.decode.stock or x.shape[0] > choice.limit):
             return self.prefill.run(x, topk_weights, topk_ids)
+        if self.call is not None and x.shape[0] <= choice.limit and topk_weights.dtype is torch.float32:
+            out = torch.empty_like(x)
+            self.call(x, topk_weights, topk_ids, out, self.workspace)
+            return out
         case = choice.case
-        tensors = (x, layer.w13_weight, layer.w13_scales, layer.w2_weight, layer.w2_scales, topk_weights, topk_ids)
-        if choice.single or not (choice.decode.by_name or choice.prefill.by_name):
-            return torch.ops.xpu_moe.moe_u4(
-                *tensors, case.nibble, case.group_size, case.activation, case.layout, self.workspace
-            )
-        return torch.ops.xpu_moe.moe_u4_named(
-            *tensors, case.nibble, case.group_size, case.activation, case.layout, self._name(choice.decode),
-            self._name(choice.prefill), choice.limit, self.workspace,
-        )  # fmt: skip
+        tensors = (x, *_weights(layer), topk_weights, topk_ids)
+        settings = (case.nibble, case.group_size, case.activation, case.layout)
+        if not (choice.decode.by_name or choice.prefill.by_name):
+            return torch.ops.xpu_moe.moe_u4(*tensors, *settings, self.workspace)
+        names = [way.name if way.by_name else "" for way in (choice.decode, choice.prefill)]
+        return torch.ops.xpu_moe.moe_u4_named(*tensors, *settings, *names, choice.limit, self.workspace)
 
-    @staticmethod
-    def _name(way: Any) -> str:
-        return way.name if way.by_name else ""
+    def apply_monolithic(
+        self,
+        layer: torch.nn.Module,
+        x: torch.Tensor,
+        router_logits: torch.Tensor,
+        input_ids: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The same from the router's logits [M, E]: decode in one call, prefill routed first."""
+        case, limit = self.choice.case, self.choice.limit
+        if case.device == "cpu" or x.shape[0] <= limit:
+            if self.routed_call is not None and router_logits.dtype is torch.float32:
+                out = torch.empty_like(x)
+                self.routed_call(x, router_logits, out, self.workspace)
+                return out
+            return torch.ops.xpu_moe.moe_u4_routed(
+                x, *_weights(layer), router_logits, layer.e_score_correction_bias, case.top_k, case.nibble,
+                case.group_size, case.activation, layer.renormalize, 1.0, case.layout, self.workspace,
+            )  # fmt: skip
+        return self.apply(layer, x, *self._route(layer, x, router_logits))
+
+    def _route(self, layer: torch.nn.Module, x: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """Routes of a prefill step: our operator where a backend serves so many tokens, else vLLM's function."""
+        bias = layer.e_score_correction_bias
+        case = Case(
+            "route_sigmoid_topk", self.choice.case.device, self.choice.case.architecture,
+            str(logits.dtype).removeprefix("torch."), tokens=self.max_tokens, min_tokens=self.choice.limit + 1,
+            num_experts=logits.shape[1], top_k=layer.top_k,
+        )  # fmt: skip
+        try:
+            select(case)
+        except NoBackend:
+            from vllm.model_executor.layers.fused_moe.router.fused_topk_bias_router import fused_topk_bias
+
+            return fused_topk_bias(x, logits, "sigmoid", bias, layer.top_k, layer.renormalize)
+        return torch.ops.xpu_moe.route_sigmoid_topk(logits, bias, layer.top_k, layer.renormalize, 1.0)
 
     def _refuse_what_we_lack(self, layer: torch.nn.Module, num_experts: int) -> None:
         activation = layer.activation.value
@@ -185,14 +239,40 @@ class Int4MoeMethod(FusedMoEMethodBase):
         gated = is_gated(self.choice.case.activation)
         return Int4MoeWeights(**tensors, nibble="u4", group_size=self.spec.group_size, gated=gated)
 
+    def _routed(self, layer: torch.nn.Module) -> tuple[Way | None, str]:
+        """Who routes: the decode call, where the model's routing is the operator's, or vLLM."""
+        plain = layer.scoring_func == "sigmoid" and not layer.use_grouped_topk and layer.custom_routing_function is None
+        if not plain or (layer.routed_scaling_factor or 1.0) != 1.0:
+            return None, "vLLM: the model's routing is not sigmoid top-k with a bias"
+        if self.routes_wanted:
+            return None, "vLLM: the routes of each token are to be returned"
+        way, why = choose_routed(self.choice, self.options, self.max_tokens)
+        return way, why if way is not None else f"vLLM: {why}"
+
     def _bind(self, layer: torch.nn.Module, weights: Int4MoeWeights) -> None:
-        choice = self.choice
+        choice, case = self.choice, self.choice.case
+        dtype = getattr(torch, case.dtype)
         if choice.prefill.stock or choice.decode.stock:
-            dtype = getattr(torch, choice.case.dtype)
-            self.prefill = stock_xpu.Prefill(weights, choice.case.top_k, choice.case.activation, dtype)
-        needs = [way.backend.workspace(choice.case) for way in (choice.decode, choice.prefill) if way.backend]
+            self.prefill = stock_xpu.Prefill(weights, case.top_k, case.activation, dtype)
+        needs = [self.routed.backend.workspace(replace(case, op="moe_u4_routed"))] if self.routed else []
+        if choice.decode.backend is not None:
+            needs.append(choice.decode.backend.workspace(case))
+        if choice.prefill.backend is not None:
+            needs.append(choice.prefill.backend.workspace(with_tokens(case, self.max_tokens, choice.limit + 1)))
         if max(needs, default=0):
             self.workspace = workspace.shared(max(needs), weights.w13.device)
+        if case.device == "cpu":
+            return
+        tensors = (weights.w13, weights.w13_scale, weights.w2, weights.w2_scale)
+        settings = {
+            "nibble": case.nibble, "group_size": case.group_size, "top_k": case.top_k, "dtype": dtype,
+            "activation": case.activation,
+        }  # fmt: skip
+        if hasattr(choice.decode.backend, "bind") and "+" not in choice.decode.name:
+            self.call = choice.decode.backend.bind(*tensors, **settings)
+        if self.routed is not None and hasattr(self.routed.backend, "bind"):
+            bias, renormalize = layer.e_score_correction_bias, layer.renormalize
+            self.routed_call = self.routed.backend.bind(*tensors, bias, renormalize=renormalize, **settings)
 
     def _report(self, layer: torch.nn.Module, weights: Int4MoeWeights, loaded: int) -> None:
         choice, case = self.choice, self.choice.case
@@ -205,6 +285,7 @@ class Int4MoeMethod(FusedMoEMethodBase):
                 reason=choice.decode.reason,
                 prefill_backend=choice.prefill.name,
                 prefill_reason=choice.prefill.reason,
+                routing=self.routing,
                 layout=weights.layout,
                 nibble=weights.nibble,
                 decode_limit=choice.limit,
@@ -214,6 +295,10 @@ class Int4MoeMethod(FusedMoEMethodBase):
                 first=layer.layer_name,
             )
         )
+
+
+def _weights(layer: torch.nn.Module) -> tuple[torch.Tensor, ...]:
+    return layer.w13_weight, layer.w13_scales, layer.w2_weight, layer.w2_scales
 
 
 def layer_index(name: str) -> int:

@@ -26,6 +26,7 @@ KEY = "xpu_moe"
 # The decode kernels are right for M <= 64 and first class for M <= 4; see docs/esimd.md.
 DECODE_LIMIT = 64
 PREFILLS = ("auto", "stock", "own")
+ROUTED = ("auto", "on", "off")
 
 
 class BadOption(ValueError):
@@ -39,8 +40,9 @@ class Options:
     `backend` / `prefill_backend`: ask for one backend of `ops.select` by name ("" = the first that serves the case;
     one that is named and cannot serve is an error at load). `decode_limit`: the largest number of tokens that the
     decode operator gets; more go the prefill way. `prefill`: `stock` = vLLM's own kernels, `own` = our backends,
-    `auto` = stock where they exist for the layer's layout, else own. `hooks`: names out of
-    `xpu_moe.serving.hooks.table`, in any order; `auto` stands for those that are harmless wherever they fit.
+    `auto` = stock where they exist for the layer's layout, else own. `routed`: the router inside the decode call
+    (`ops.moe_u4_routed`): `auto` = on an accelerator whose backend has it, `on` = or an error at load. `hooks`: names
+    out of `xpu_moe.serving.hooks.table`, in any order; `auto` stands for those that are harmless wherever they fit.
     (To keep the plugin off a checkpoint, name vLLM's own method: `--quantization inc`, `--quantization gptq`.)
     """
 
@@ -48,11 +50,13 @@ class Options:
     prefill_backend: str = ""
     decode_limit: int = DECODE_LIMIT
     prefill: str = "auto"
+    routed: str = "auto"
     hooks: tuple[str, ...] = ("auto",)
 
     def __post_init__(self) -> None:
         _want("decode_limit", self.decode_limit, type(self.decode_limit) is int and self.decode_limit >= 1, "int >= 1")
         _want("prefill", self.prefill, self.prefill in PREFILLS, " or ".join(PREFILLS))
+        _want("routed", self.routed, self.routed in ROUTED, " or ".join(ROUTED))
         for name in ("backend", "prefill_backend"):
             _want(name, getattr(self, name), isinstance(getattr(self, name), str), "a backend's name or an empty text")
         texts = isinstance(self.hooks, (list, tuple)) and all(isinstance(hook, str) for hook in self.hooks)

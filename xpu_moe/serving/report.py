@@ -32,8 +32,9 @@ class Layer:
     """Layers of one kind that are served alike.
 
     `kind` is moe_int4, moe_fp8 or linear_int4; `case` the words that tell this kind from others; `decode` and
-    `prefill` are served by `backend` and `prefill_backend`, each with its reason; `refused` holds [name, reason] of
-    the backends asked before. Bytes are of one layer on one rank: as loaded, and as kept.
+    `prefill` are served by `backend` and `prefill_backend`, each with its reason; `routing` says who routes;
+    `refused` holds [name, reason] of the backends asked before. Bytes are of one layer on one rank: as loaded, and as
+    kept.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Layer:
     reason: str
     prefill_backend: str = ""
     prefill_reason: str = ""
+    routing: str = ""
     layout: str = ""
     nibble: str = ""
     decode_limit: int = 0
@@ -56,10 +58,11 @@ class Layer:
         prefill = f"; M > {self.decode_limit}: {self.prefill_backend}: {self.prefill_reason}" * bool(
             self.prefill_backend
         )
+        routing = f"; routing: {self.routing}" * bool(self.routing)
         layout = f", layout {self.layout} {self.nibble}".rstrip() * bool(self.layout)
         kept = f", {self.bytes_loaded} -> {self.bytes_kept} bytes a layer"
         refused = "".join(f"; not {name}: {why}" for name, why in self.refused)
-        return f"{self.kind} {self.case} -> {self.backend}: {self.reason}{prefill}{layout}{kept}{refused}"
+        return f"{self.kind} {self.case} -> {self.backend}: {self.reason}{prefill}{routing}{layout}{kept}{refused}"
 
 
 @dataclass
