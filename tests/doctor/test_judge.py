@@ -20,7 +20,8 @@ _ODD = st.one_of(
     st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
 )  # fmt: skip
 _WORDS = st.sampled_from(
-    ["auto", "xpu", "cuda", "cpu", "fp8", "TRITON_ATTN", "mtp", "0,1", "level_zero:0", "true", "4G", "2021.14.0", "gptq",
+    ["auto", "xpu", "cuda", "cpu", "fp8", "TRITON_ATTN", "mtp", "0,1", "level_zero:0", "true", "4G",
+    "2021.14.0", "gptq",
      "0.21.0", "2.14.0+xpu", "6.8.0", "70.58.0", "0xe223", "minimax_m2", "ring:0-8;topo", "\x1b[31m", "lo", "²", "１"]
 )  # fmt: skip
 
@@ -64,7 +65,7 @@ def test_anything_at_all_never_raises(raw):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.dictionaries(st.sampled_from(sorted(RECORDED[0]["env"]) + ["CCL_ALLREDUCE", "CCL_WORKER_COUNT", "FI_PROVIDER",
+@given(st.dictionaries(st.sampled_from([*sorted(RECORDED[0]["env"]), "CCL_ALLREDUCE", "CCL_WORKER_COUNT", "FI_PROVIDER",
        "CCL_SYCL_ALLREDUCE_SIMPLE_THRESHOLD", "CCL_LOCAL_SIZE", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"]),
        st.text(max_size=30) | _WORDS, max_size=8))  # fmt: skip
 def test_any_value_of_a_variable_never_raises(values):
@@ -97,9 +98,11 @@ EVIL = "\x1b[31m\x1b]0;title\x07<script>x</script>[bold]\u202e$(touch /tmp/pwned
 
 def test_foreign_text_loses_escapes_and_markup_everywhere():
     facts = changed(B70, {
-        "os/kernel": f"6.8.0{EVIL}", "gpus/0/name": f"Intel B70 {EVIL}", "gpus/0/bar_bytes": 1, "gpus/0/guc": f"70.58.0{EVIL}",
+        "os/kernel": f"6.8.0{EVIL}", "gpus/0/name": f"Intel B70 {EVIL}", "gpus/0/bar_bytes": 1,
+        "gpus/0/guc": f"70.58.0{EVIL}",
         **env(CCL_ZE_IPC_EXCHANGE=EVIL, FI_PROVIDER=EVIL, CCL_ALLREDUCE=EVIL, ZE_AFFINITY_MASK=EVIL, CCL_ROOT=EVIL),
-        "plan/attention_backend": EVIL, "plan/tool_call_parser": EVIL, "plan/dtype": EVIL, "plan/speculative_method": EVIL,
+        "plan/attention_backend": EVIL, "plan/tool_call_parser": EVIL, "plan/dtype": EVIL,
+        "plan/speculative_method": EVIL,
         "model/tensor_names+": [f"model.layers.0.gate.{EVIL}.gate.qweight"],
     })  # fmt: skip
     findings = judge(facts, strict=True)

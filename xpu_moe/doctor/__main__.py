@@ -18,6 +18,7 @@ from xpu_moe.doctor.collect import collect
 from xpu_moe.doctor.facts import SCHEMA
 from xpu_moe.doctor.finding import Finding, worst
 from xpu_moe.doctor.judge import judge
+from xpu_moe.plan.say import say
 
 UNUSABLE = 64
 _MOST = 64 << 20
@@ -36,9 +37,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     findings = judge(facts)
     if arguments.json:
         answer = {"schema": SCHEMA, "findings": [f.as_dict() for f in findings], "exit": worst(findings)}
-        print(json.dumps(answer, ensure_ascii=True))
+        say(json.dumps(answer, ensure_ascii=True))
     else:
-        print("\n".join(_report(findings, arguments.verbose)))
+        say("\n".join(_report(findings, arguments.verbose)))
     return worst(findings)
 
 

@@ -30,7 +30,7 @@ This page is written by `python -m xpu_moe.doctor.document`: change the rules, n
 | `--deep` | a child (at most 30 s) loads torch and the collective library, tries one exact product on each card |
 | `--save FILE` | record the facts: nothing personal, only variables of the registry, secrets masked |
 | `--facts FILE` | judge recorded facts instead of this machine |
-| `--json` | one object on stdout: `{"schema", "findings": [{code, severity, about, title, why, fix, source}], "exit"}` |
+| `--json` | one object: `{"schema", "findings": [{code, severity, about, title, why, fix, source}], "exit"}` |
 
 Exit codes: 0 healthy, 1 warnings, 2 errors, 64 a file cannot be read or written. `scripts/serve_minimax.sh` runs the
 same rules on its resolved plan before anything is loaded; an error stops it with exit code 2, `--force` goes on and

@@ -11,14 +11,13 @@ from typing import BinaryIO
 
 from xpu_moe.doctor.logs import Explainer, Explanation
 from xpu_moe.doctor.messages import MESSAGES
-from xpu_moe.doctor.phases import KEYS
+from xpu_moe.doctor.phases import keys_after
 
 CHUNK = 1 << 20
 _LONGEST = 1 << 16  # a longer line is cut: nobody reads it
 _WORDS = tuple(
     sorted(
         {key.encode() for message in MESSAGES for key in message.keys}
-        | {key.encode() for key in KEYS}
         | {b"changed to be", b"GuC firmware", b"rror", b"RROR", b"xception", b"XCEPTION", b"ailed", b"fatal", b"annot"},
         key=len,
     )
@@ -69,7 +68,8 @@ def _encoding(head: bytes) -> str:
         return "utf-16-le"
     if even > len(head) // 4 and odd < len(head) // 16:
         return "utf-16-be"
-    controls = sum(byte < 9 or 13 < byte < 27 or 27 < byte < 32 for byte in head)
+    # zeros are holes (a log that was truncated while it was written), other control characters no text
+    controls = sum(0 < byte < 9 or 13 < byte < 27 or 27 < byte < 32 for byte in head)
     if controls > len(head) // 4:
         raise NotALog("no text: more than a quarter of its first bytes are control characters")
     return "utf-8"
@@ -97,12 +97,13 @@ def _chunks(file: BinaryIO, head: bytes, encoding: str) -> Iterator[bytes]:
 
 
 def _take(explainer: Explainer, chunk: bytes, encoding: str) -> None:
-    if encoding == "utf-8":
-        if not any(word in chunk for word in _WORDS):
-            explainer.lines += chunk.count(b"\n")
-            return
-        for raw in chunk.splitlines():
-            explainer.feed(raw[:_LONGEST].decode("utf-8", "replace"))
+    if encoding != "utf-8":
+        for line in chunk.decode(encoding, "replace").lstrip("\ufeff").splitlines():
+            explainer.feed(line[:_LONGEST])
         return
-    for line in chunk.decode(encoding, "replace").lstrip("\ufeff").splitlines():
-        explainer.feed(line[:_LONGEST])
+    words = (*_WORDS, *(key.encode() for key in keys_after(explainer.phase)))
+    if not chunk.strip(b"\0") or not any(word in chunk for word in words):
+        explainer.lines += chunk.count(b"\n")
+        return
+    for raw in chunk.splitlines():
+        explainer.feed(raw[:_LONGEST].decode("utf-8", "replace"))

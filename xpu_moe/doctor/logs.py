@@ -35,6 +35,8 @@ _BAD = re.compile(r"\b(?:error|exception|failed|failure|fatal|cannot|could not|u
 _KIND = {"cause": 0, "symptom": 1, "note": 3}
 _UNKNOWN = 2  # lines that only name a variable or a file
 _MOST_KEPT = 400
+_MOST_SHAPES = 20_000
+_NO_DIGITS = str.maketrans("", "", "0123456789")
 # a fallback is only a warning until what it fell back to fails as well
 _WORSE_WITH = {"log.pidfd-missing": ("log.by-path-missing", "log.device-fd", "log.no-peer-access")}
 
@@ -106,6 +108,8 @@ class Explainer:
         self._phases: list[tuple[str, int, str | None]] = []
         self._found: dict[tuple[str, str], LogFinding] = {}
         self._guc: str | None = None
+        self._last: tuple[str, str] | None = None
+        self._shapes: dict[str, tuple[str, str] | None] = {}
 
     @property
     def phase(self) -> str | None:
@@ -118,7 +122,19 @@ class Explainer:
         if not line or line.isspace():
             return None
         line = line if len(line) < 20_000 else line[:20_000]
+        shape = line.translate(_NO_DIGITS)
+        if shape in self._shapes and "changed to be" not in line:
+            return self._again(self._shapes[shape])
+        before = self.phase
         self._remember(line)
+        finding = self._judged(line)
+        if self.phase != before or len(self._shapes) > _MOST_SHAPES:
+            self._shapes.clear()  # what a line means may depend on the phase
+        self._shapes[shape] = self._last
+        return finding
+
+    def _judged(self, line: str) -> LogFinding | None:
+        self._last = None
         for message in MESSAGES:
             if any(key in line for key in message.keys):
                 found = message.pattern.search(clean(line, 4000))
@@ -169,6 +185,11 @@ class Explainer:
                 return name
         return None
 
+    def _again(self, key: tuple[str, str] | None) -> None:
+        """A line that differs in its digits only from one that was judged: logs repeat themselves for gigabytes."""
+        if key is not None and key in self._found:
+            self._found[key] = replace(self._found[key], count=self._found[key].count + 1)
+
     def _named(self, line: str) -> LogFinding | None:
         """A line that complains and names a variable or a file, where no row of the table knows it."""
         if not _BAD.search(line) or HARMLESS.search(line):
@@ -190,7 +211,7 @@ class Explainer:
     def _keep(self, finding: LogFinding | None) -> LogFinding | None:
         if finding is None:
             return None
-        key = (finding.code, finding.about)
+        key = self._last = (finding.code, finding.about)
         earlier = self._found.get(key)
         if earlier:
             self._found[key] = replace(earlier, count=earlier.count + 1)

@@ -15,6 +15,7 @@ from xpu_moe.doctor.finding import ORDER
 from xpu_moe.doctor.logfile import NotALog, explain_file
 from xpu_moe.doctor.logs import Explanation
 from xpu_moe.doctor.phases import describe
+from xpu_moe.plan.say import say
 
 HELP = "what a finished log means, root cause first"
 UNREADABLE = 64
@@ -34,9 +35,9 @@ def main(argv: Sequence[str]) -> int:
         print(f"explain-log: {str(arguments.file)!r}: {reason}; give it the text of a log", file=sys.stderr)
         return UNREADABLE
     if arguments.json:
-        print(json.dumps(explanation.as_dict(), ensure_ascii=True))
+        say(json.dumps(explanation.as_dict(), ensure_ascii=True))
     else:
-        print("\n".join(_lines(explanation)))
+        say("\n".join(_lines(explanation)))
     return max((2 - ORDER[finding.severity] for finding in explanation.findings), default=0)
 
 

@@ -18,6 +18,7 @@ from xpu_moe.plan.checkpoint import BadCheckpoint, Checkpoint, read, read_config
 from xpu_moe.plan.memory import MemoryPlan, Request, plan_memory
 from xpu_moe.plan.profiles import PROFILES, Profile
 from xpu_moe.plan.roofline import Roofline, roofline
+from xpu_moe.plan.say import say
 from xpu_moe.plan.shapes import Shapes, shapes_of
 from xpu_moe.plan.sizes import gib, size
 from xpu_moe.plan.weights import weights
@@ -34,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the planner; returns its exit code."""
     arguments = _parser().parse_args(argv)
     if arguments.profiles:
-        print(json.dumps(_profiles()) if arguments.json else "\n".join(_profile_lines()))
+        say(json.dumps(_profiles()) if arguments.json else "\n".join(_profile_lines()))
         return FITS
     try:
         return _run(arguments)
@@ -89,9 +90,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if checkpoint.problem:
         print(f"plan: {checkpoint.problem}; sizes are computed from config.json", file=sys.stderr)
     if arguments.json:
-        print(json.dumps({**plan.as_dict(), **({"roofline": line.as_dict()} if line else {}), **_named(profile)}))
+        say(json.dumps({**plan.as_dict(), **({"roofline": line.as_dict()} if line else {}), **_named(profile)}))
     else:
-        print("\n".join(_lines(plan, line, profile)))
+        say("\n".join(_lines(plan, line, profile)))
     return FITS if plan.fits else TOO_MUCH
 
 
