@@ -13,7 +13,7 @@ import ctypes
 import re
 import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -111,10 +111,14 @@ def _module(unit: Program, device: int) -> ctypes.c_void_p:
     return module
 
 
+def _letters(signature: str) -> list[tuple[str, str]]:
+    return re.findall(r"(\d*)([A-Za-z])", signature)
+
+
 def arguments_layout(signature: str) -> tuple[str, list[int]]:
     """(struct format, byte offset of each parameter) of a signature."""
     layout, offsets, at = "<", [], 0
-    for count, letter in re.findall(r"(\d*)([A-Za-z])", signature):
+    for count, letter in _letters(signature):
         repeats = int(count or 1)
         layout += _SLOTS[letter] * repeats
         offsets.append(at)
@@ -143,8 +147,34 @@ class Launch:
             self._pack(self._buffer, 0, *arguments)
             code = self._enqueue(*self._at)
         if code:
-            shape = f"grid {tuple(self._config.grid)} block {tuple(self._config.block)} shared {self._config.shared}"
-            check(code, f"launch {self._kernel.name} {shape}")
+            self._complain(code)
+
+    def fixed(self, start: int, stop: int, *arguments: int | float) -> Callable[..., None]:
+        """A callable (stream, arguments `start` to `stop`): the others keep the values given here. Owns this launch."""
+        letters = "".join(letter * int(count or 1) for count, letter in _letters(self._kernel.signature))
+        self._pack(self._buffer, 0, *arguments)
+        pack, at = struct.Struct("<" + "".join(_SLOTS[c] for c in letters[start:stop])).pack_into, 8 * start
+        buffer, config, enqueue, where, lock, complain = (
+            self._buffer, self._config, self._enqueue, self._at, self._lock, self._complain,
+        )  # fmt: skip
+        config_at, function, slots, none = where
+        last = -1
+
+        def call(stream: int, *changed: int | float) -> None:
+            nonlocal last
+            with lock:
+                if stream != last:
+                    config.stream = last = stream
+                pack(buffer, at, *changed)
+                code = enqueue(config_at, function, slots, none)
+            if code:
+                complain(code)
+
+        return call
+
+    def _complain(self, code: int) -> None:
+        shape = f"grid {tuple(self._config.grid)} block {tuple(self._config.block)} shared {self._config.shared}"
+        check(code, f"launch {self._kernel.name} {shape}")
 
 
 class Kernel:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -13,10 +12,7 @@ from xpu_moe.cuda.compiler import Program, program
 from xpu_moe.cuda.route_quant import tuning
 from xpu_moe.ops.route_and_quant_fp8 import Options, Routed, empty
 
-if TYPE_CHECKING:
-    from xpu_moe.cuda.jit import Launch
-
-SIGNATURE = "PPPPPPPiiqqqqqf"
+SIGNATURE = "PPPPPPPiiiqqqqqf"
 WARPS = 4  # of a block, as in the kernel
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 MAX_EXPERTS, MAX_TOP_K = 512, 32
@@ -65,6 +61,11 @@ def grid(tokens: int, groups: int, group_size: int, unroll: int, parts: str = "b
     return route_blocks, -(-tokens * groups // per_block) if parts != "route" else 0
 
 
+def every(route_blocks: int, quant_blocks: int) -> int:
+    """One block in so many routes: the two roles are spread evenly over the grid."""
+    return (route_blocks + quant_blocks) // max(1, route_blocks)
+
+
 def runner(
     x: torch.Tensor,
     logits: torch.Tensor,
@@ -87,38 +88,42 @@ def runner(
         return lambda x, logits, bias, out=None: out or empty(x, options)
     chosen = choice or tuning.choice(tokens)
     route_blocks, quant_blocks = grid(tokens, options.groups(hidden), options.group_size, chosen.unroll, parts)
-    blocks = (route_blocks + quant_blocks,)
+    blocks, period = (route_blocks + quant_blocks,), every(route_blocks, quant_blocks)
     shapes_allow = vector_shapes(hidden, x.stride(0), x.element_size(), options)
     logits_allow = vector_logits(logits, bias)
     types = (TYPES[x.dtype], TYPES[logits.dtype], -1 if bias is None else TYPES[bias.dtype])
-    x_stride, logits_stride, scale = x.stride(0), logits.stride(0), options.scale
-    launches: dict[tuple[bool, bool], Launch] = {}
+    x_stride, logits_stride = x.stride(0), logits.stride(0)
+    calls: dict[tuple[bool, bool, tuple], Callable[..., None]] = {}
 
-    def launch_for(vector: bool, logits_vector: bool) -> Launch:
+    def call_for(key: tuple[bool, bool, tuple]) -> Callable[..., None]:
+        vector, logits_vector, strides = key
         unit = build(experts, hidden, *types, options, chosen.unroll, vector, logits_vector)
         kernel = jit.load(unit, "route_quant", SIGNATURE, device)
-        found = kernel.bind(blocks, (32 * WARPS,), programmatic=chosen.programmatic)
-        launches[vector, logits_vector] = found
+        launch = kernel.bind(blocks, (32 * WARPS,), programmatic=chosen.programmatic)
+        rest = (x_stride, logits_stride, *strides, options.scale)
+        found = calls[key] = launch.fixed(0, 7, *(0,) * 7, tokens, route_blocks, period, *rest)
         return found
 
     raw_stream, current = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
 
+    kept: tuple[Routed | None, tuple, tuple] = (None, (), ())  # the last outputs, their addresses and strides
+
     def run(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, out: Routed | None = None) -> Routed:
+        nonlocal kept
         if current() != device:
             with torch.cuda.device(device):
                 return run(x, logits, bias, out)
         if out is None:
             out = empty(x, options)
-        weights, ids, codes, scales = out
-        x_at, codes_at, q_stride = x.data_ptr(), codes.data_ptr(), codes.stride(0)
-        logits_at, bias_at = logits.data_ptr(), 0 if bias is None else bias.data_ptr()
-        vector = shapes_allow and not (x_at | codes_at << 1) & 15 and not q_stride & 7
-        pair = (vector, logits_allow and not (logits_at | bias_at) & 15)
-        (launches.get(pair) or launch_for(*pair))(
-            raw_stream(device), x_at, logits_at, bias_at, weights.data_ptr(), ids.data_ptr(), codes_at,
-            scales.data_ptr(), tokens, route_blocks, x_stride, logits_stride, q_stride, scales.stride(0),
-            scales.stride(1), scale,
-        )  # fmt: skip
+        last, addresses, strides = kept
+        if out is not last:
+            addresses = tuple(tensor.data_ptr() for tensor in out)
+            strides = (out.x_q.stride(0), *out.x_scale.stride())
+            kept = (out, addresses, strides)
+        x_at, logits_at, bias_at = x.data_ptr(), logits.data_ptr(), 0 if bias is None else bias.data_ptr()
+        vector = shapes_allow and not (x_at | addresses[2] << 1) & 15 and not strides[0] & 7
+        key = (vector, logits_allow and not (logits_at | bias_at) & 15, strides)
+        (calls.get(key) or call_for(key))(raw_stream(device), x_at, logits_at, bias_at, *addresses)
         return out
 
     return run
@@ -139,10 +144,11 @@ def route(logits: torch.Tensor, bias: torch.Tensor | None, options: Options) -> 
     bias_at = 0 if bias is None else bias.data_ptr()
     logits_vector = vector_logits(logits, bias) and not (logits.data_ptr() | bias_at) & 15
     unit = build(experts, options.group_size, *types, options, 1, True, logits_vector)
+    blocks = -(-tokens // WARPS)
     with torch.cuda.device(logits.device):
         jit.load(unit, "route_quant", SIGNATURE, logits.device.index).launch(
-            (-(-tokens // WARPS),), (32 * WARPS,), 0, logits.data_ptr(), bias_at,
-            weights.data_ptr(), ids.data_ptr(), 0, 0, tokens, 1 << 30, 0, logits.stride(0), 0, 0, 0, options.scale,
+            (blocks,), (32 * WARPS,), 0, logits.data_ptr(), bias_at,
+            weights.data_ptr(), ids.data_ptr(), 0, 0, tokens, blocks, 1, 0, logits.stride(0), 0, 0, 0, options.scale,
             stream=jit.stream(logits.device.index), programmatic=tuning.choice(tokens).programmatic,
         )  # fmt: skip
     return weights, ids

@@ -1,11 +1,12 @@
 // Sigmoid + bias top-k of the router and e4m3 quantisation of the activations, in one launch.
 //
-// The grid is split by role: the first `route_blocks` blocks route one token a warp, the others quantise. Neither waits
-// for the other, so a call lasts as long as the longer of the two. No header is needed (NVRTC without include paths).
+// The grid is split by role: every `period`-th block routes, one token a warp, the others quantise; so a multiprocessor
+// holds some of both at once, one bound by latency and one by memory. Neither waits for the other. No header is needed
+// (NVRTC without include paths).
 //
 //   route: a lane holds PER_LANE neighbouring experts, sorted once by falling key; then TOP_K rounds of one
-//          `redux.sync` over the lanes' heads and one vote. Lanes are in expert order and the sort is stable, so equal
-//          keys go to the lowest expert.
+//          `redux.sync` over the lanes' heads. Rows without equal keys among the chosen (nearly all) take a faster sort
+//          and no vote in the round; others are done again with a stable sort, so that the lowest expert wins.
 //   quant: LANES lanes share a group of GROUP values, 16 values a lane as two runs of 8 (16-byte loads, 8-byte stores).
 //
 // Defines: EXPERTS, TOP_K, PER_LANE, HIDDEN, PADDED, GROUP, UNROLL, X_TYPE / LOGITS_TYPE / BIAS_TYPE (0 float32,
@@ -52,9 +53,81 @@ __device__ __forceinline__ int sortable(float value) {
     return bits ^ ((bits >> 31) & 0x7fffffff);
 }
 
+// One expert's score: the correctly rounded reciprocal of 1 + e^-x, the same bits as torch.sigmoid, whose ids must be met
+// exactly. One Newton step from the approximation rounds correctly for 1 <= d < 2^126; beyond, `exact` is asked.
+__device__ __forceinline__ float reciprocal(float d) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+    return fmaf(fmaf(-d, r, 1.0f), r, r);
+}
+
+__device__ __forceinline__ void order(int (&key)[PER_LANE], int (&index)[PER_LANE], int a, int b) {
+    bool swap = key[b] > key[a];
+    int high = max(key[a], key[b]), low = min(key[a], key[b]);
+    int first = swap ? index[b] : index[a], second = swap ? index[a] : index[b];
+    key[a] = high, key[b] = low, index[a] = first, index[b] = second;
+}
+
+// Falling order in a lane. Odd-even transposition swaps neighbours, and only on a strict difference: stable.
+__device__ __forceinline__ void sort_stable(int (&key)[PER_LANE], int (&index)[PER_LANE]) {
+    #pragma unroll
+    for (int round = 0; round < PER_LANE; ++round)
+        #pragma unroll
+        for (int i = round & 1; i + 1 < PER_LANE; i += 2) order(key, index, i, i + 1);
+}
+
+// Batcher's merge exchange as a list of pairs: fewer steps, equal keys in any order.
+struct Network {
+    int count = 0;
+    int a[64] = {}, b[64] = {};
+};
+
+__device__ constexpr Network merge_exchange() {
+    Network net;
+    for (int p = 1; p < PER_LANE; p *= 2)
+        for (int k = p; k >= 1; k /= 2)
+            for (int j = k % p; j + k < PER_LANE; j += 2 * k)
+                for (int i = 0; i < k; ++i)
+                    if (i + j + k < PER_LANE && (i + j) / (2 * p) == (i + j + k) / (2 * p))
+                        net.a[net.count] = i + j, net.b[net.count] = i + j + k, net.count += 1;
+    return net;
+}
+
+__device__ __forceinline__ void sort_fast(int (&key)[PER_LANE], int (&index)[PER_LANE]) {
+    constexpr Network net = merge_exchange();
+    #pragma unroll
+    for (int i = 0; i < net.count; ++i) order(key, index, net.a[i], net.b[i]);
+}
+
+// TOP_K rounds over the lanes' heads; the winner of round s writes its expert to chosen[s]. EXACT: equal keys go to the
+// lowest lane, one more vote on the critical path. Otherwise equal keys are noticed (returns true), and nothing counts.
+template <bool EXACT>
+__device__ __forceinline__ bool select(int (&key)[PER_LANE], int (&index)[PER_LANE], int lane, u16* chosen) {
+    const u32 before = (1u << lane) - 1;
+    bool tie = false;
+    int last = 0;
+    #pragma unroll
+    for (int slot = 0; slot < TOP_K; ++slot) {
+        const int best = __reduce_max_sync(ALL, key[0]);
+        bool mine = key[0] == best;
+        const u32 equal = __ballot_sync(ALL, mine);
+        if constexpr (EXACT) mine = mine && (equal & before) == 0;
+        else tie = tie || (equal & (equal - 1)) != 0 || (slot > 0 && best == last);
+        last = best;
+        if (mine) chosen[slot] = (u16)index[0];
+        #pragma unroll
+        for (int i = 0; i + 1 < PER_LANE; ++i) {
+            key[i] = mine ? key[i + 1] : key[i];
+            index[i] = mine ? index[i + 1] : index[i];
+        }
+        key[PER_LANE - 1] = mine ? TAKEN : key[PER_LANE - 1];
+    }
+    return tie;
+}
+
 __device__ void route(const void* logits, long long logits_stride, const void* bias, float* weights, int* ids, int token,
                       float scale, int lane, float* scores, u16* chosen) {
-    float logit[PER_LANE];
+    float logit[PER_LANE], score[PER_LANE];
 #if BIAS_TYPE >= 0
     float offset[PER_LANE];
 #endif
@@ -76,64 +149,56 @@ __device__ void route(const void* logits, long long logits_stride, const void* b
 #endif
     }
 #endif
-    int key[PER_LANE], index[PER_LANE];
+    float denominator[PER_LANE], largest = 0.0f;
     #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
-        // The correctly rounded reciprocal of 1 + e^-x: the same bits as torch.sigmoid, whose ids must be met exactly.
-        float score = __frcp_rn(1.0f + expf(-logit[i]));
+        denominator[i] = 1.0f + expf(-logit[i]);
+        largest = fmaxf(largest, denominator[i]);
+        score[i] = reciprocal(denominator[i]);
+    }
+    if (largest > 1e37f) {
+        #pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) score[i] = __frcp_rn(denominator[i]);
+    }
+    int key[PER_LANE], index[PER_LANE], kept[PER_LANE];
+    #pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) {
         bool usable = logit[i] == logit[i];
-        score = usable ? score : 0.0f;
-        scores[lane * PER_LANE + i] = score;
+        score[i] = usable ? score[i] : 0.0f;
+        scores[lane * PER_LANE + i] = score[i];
 #if BIAS_TYPE >= 0
-        float choice = score + offset[i];
+        float choice = score[i] + offset[i];
 #else
-        float choice = score;
+        float choice = score[i];
 #endif
         key[i] = choice == choice ? sortable(choice) : LOWEST;
         key[i] = usable ? key[i] : UNUSABLE;
         key[i] = lane * PER_LANE + i < EXPERTS ? key[i] : TAKEN;
         index[i] = lane * PER_LANE + i;
+        kept[i] = key[i];
     }
-    // Odd-even transposition swaps neighbours only, and only on a strict difference: stable.
-    #pragma unroll
-    for (int round = 0; round < PER_LANE; ++round) {
+    sort_fast(key, index);
+    if (select<false>(key, index, lane, chosen)) {   // equal keys among the first: again, with care
         #pragma unroll
-        for (int i = round & 1; i + 1 < PER_LANE; i += 2) {
-            bool swap = key[i + 1] > key[i];
-            int high = max(key[i], key[i + 1]), low = min(key[i], key[i + 1]);
-            int first = swap ? index[i + 1] : index[i], second = swap ? index[i] : index[i + 1];
-            key[i] = high, key[i + 1] = low, index[i] = first, index[i + 1] = second;
-        }
-    }
-    const u32 before = (1u << lane) - 1;
-    #pragma unroll
-    for (int slot = 0; slot < TOP_K; ++slot) {
-        int best = __reduce_max_sync(ALL, key[0]);
-        u32 equal = __ballot_sync(ALL, key[0] == best);
-        bool mine = key[0] == best && (equal & before) == 0;
-        if (mine) chosen[slot] = (u16)index[0];
-        #pragma unroll
-        for (int i = 0; i + 1 < PER_LANE; ++i) {
-            key[i] = mine ? key[i + 1] : key[i];
-            index[i] = mine ? index[i + 1] : index[i];
-        }
-        key[PER_LANE - 1] = mine ? TAKEN : key[PER_LANE - 1];
+        for (int i = 0; i < PER_LANE; ++i) key[i] = kept[i], index[i] = lane * PER_LANE + i;
+        sort_stable(key, index);
+        select<true>(key, index, lane, chosen);
     }
     __syncwarp();
-    float total = 0.0f, score = 0.0f;
+    float total = 0.0f, own = 0.0f;
     int id = 0;
     #pragma unroll
     for (int slot = 0; slot < TOP_K; ++slot) {   // every lane, in the order of choice: one fixed sum
         int expert = chosen[slot];
         float value = scores[expert];
         total += value;
-        if (slot == lane) score = value, id = expert;
+        if (slot == lane) own = value, id = expert;
     }
     if (lane < TOP_K) {
 #if RENORMALIZE
-        score = __fdiv_rn(score, total + 1e-20f);
+        own = __fdiv_rn(own, total + 1e-20f);
 #endif
-        weights[(long long)token * TOP_K + lane] = score * scale;
+        weights[(long long)token * TOP_K + lane] = own * scale;
         ids[(long long)token * TOP_K + lane] = id;
     }
 }
@@ -262,24 +327,27 @@ __device__ void quantise_groups(const void* x, long long x_stride, u8* q, long l
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
 route_quant(const void* x, const void* logits, const void* bias, float* weights, int* ids, u8* q, float* scales,
-            int tokens, int route_blocks, long long x_stride, long long logits_stride, long long q_stride,
+            int tokens, int route_blocks, int period, long long x_stride, long long logits_stride, long long q_stride,
             long long scale_row, long long scale_group, float scale) {
     __shared__ __align__(16) float scores[WARPS][32 * PER_LANE];
     __shared__ u16 chosen[WARPS][TOP_K];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int turn = blockIdx.x / period;
+    const bool routes = turn < route_blocks && blockIdx.x % period == 0;
     // Under a programmatic launch: nothing is read or written before the grid before this one has finished.
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
-    if ((int)blockIdx.x < route_blocks) {
-        int token = blockIdx.x * WARPS + warp;
+    if (routes) {
+        int token = turn * WARPS + warp;
         if (token < tokens)
             route(logits, logits_stride, bias, weights, ids, token, scale, lane, scores[warp], chosen[warp]);
         return;
     }
 #if __CUDA_ARCH__ >= 890   // below there is no conversion to e4m3: such a device gets the routing blocks only
-    u32 first = ((blockIdx.x - route_blocks) * (UNROLL * WARPS) + warp) * (32 / LANES);
+    const u32 block = blockIdx.x - min(turn + 1, route_blocks);
+    u32 first = (block * (UNROLL * WARPS) + warp) * (32 / LANES);
     quantise_groups(x, x_stride, q, q_stride, scales, scale_row, scale_group, (u32)tokens * GROUPS, first, lane);
 #endif
 }

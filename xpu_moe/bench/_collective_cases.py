@@ -132,9 +132,9 @@ class AllReduce(Case):
         shared = self.pool[0][: self.x.numel()]
         shared.copy_(self.x)
         group, ops = dist.group.WORLD.group_name, torch.ops.symm_mem
-        if self.size <= 32 << 20:
+        if self.size <= 32 << 20 and self.size % 4 == 0:
             found["torch one-shot"] = lambda: ops.one_shot_all_reduce_out(shared, "sum", group, self.out)
-        if self.size >= 16 * self.bench.who.world_size:
+        if self.size % (16 * self.bench.who.world_size) == 0:
             found["torch two-shot"] = lambda: ops.two_shot_all_reduce_(shared, "sum", group)
         return found
 

@@ -206,6 +206,39 @@ def route_and_quant_fp8(
     return out
 
 
+class Plan:
+    """A call of fixed shapes with outputs of its own: `plan(x, logits, bias)` writes `plan.out` and returns it.
+
+    For callers that make the same call again and again (a decode step outside a graph): the checks, the choice of the
+    backend and the outputs are settled once, and a call compares shapes, dtypes and strides only.
+    """
+
+    def __init__(
+        self, x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, top_k: int, **keywords
+    ) -> None:  # fmt: skip
+        self.options = Options(top_k, **keywords)
+        self._run = _runner(x, logits, bias, self.options)
+        self.out = empty(x, self.options)
+        self._x, self._logits, self._bias = _form(x), _form(logits), bias if bias is None else _form(bias)
+        self._device, self._known_bias = x.device, bias
+
+    def __call__(self, x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None) -> Routed:
+        """Raises BadArgument for another shape, dtype, stride or device than planned."""
+        if _form(x) != self._x or _form(logits) != self._logits or x.device != self._device:
+            got, wanted = (_form(x), _form(logits), x.device), (self._x, self._logits, self._device)
+            raise checks.BadArgument(f"x, logits: got {got}, wanted {wanted} as planned; make a plan for this call")
+        if bias is not self._known_bias:
+            got_bias = None if bias is None else _form(bias)
+            if got_bias != self._bias:
+                raise checks.BadArgument(f"bias: got {got_bias}, wanted {self._bias} as planned")
+            self._known_bias = bias
+        return self._run(x, logits, bias, self.out)
+
+
+def _form(tensor: torch.Tensor) -> tuple:
+    return (tensor.shape, tensor.dtype, tensor.stride())
+
+
 def prepare_inputs(
     x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, top_k: int, *, scale_layout: str = ROW_MAJOR,
     scale_ue8m0: bool = False, **more,

@@ -106,7 +106,7 @@ def test_refusals_name_the_field(mapped, backend, changes, message):
 def test_a_message_that_outgrows_the_slots_is_refused_with_both_sizes(mapped, monkeypatch):
     monkeypatch.setitem(arenas._arenas, GROUP, arenas.Arena(GROUP, 0, 2, 0, 4096, (1, 2), mapped.record))
     answer = AllReduce("one_shot").supports(case(bytes=6144))
-    assert not answer.ok and "needs 12288 bytes of a slot, the arena's slots have 4096" in answer.reason
+    assert not answer.ok and "needs 6144 bytes of a slot, the arena's slots have 4096" in answer.reason
 
 
 def test_explain_tells_every_answer(mapped):
@@ -121,9 +121,9 @@ def test_shares_cover_every_vector_and_stay_in_the_slot(world, count):
     assert (total - 1) * 8 < count <= total * 8
     share = launch.handled("two_shot", total, world)
     assert (share * world >= total) and (share - 1) * world < total
-    # receive area, then the area of the sums: both [world][share]
-    assert launch.slot_bytes_needed("two_shot", total, world) == 2 * world * share * 16
-    assert launch.slot_bytes_needed("one_shot", total, world) == world * total * 16
+    # a part for each sender but the rank itself; two trips have an area for the shares and one for the sums
+    assert launch.slot_bytes_needed("two_shot", total, world) == 2 * (world - 1) * share * 16
+    assert launch.slot_bytes_needed("one_shot", total, world) == (world - 1) * total * 16
 
 
 @pytest.mark.parametrize("total", (1, 32, 384, 448, 1024, 1025, 4000))
@@ -165,9 +165,10 @@ def test_a_wait_that_was_given_up_names_who_waited_for_whom(mapped):
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("world", (2, 3, 4, 8))
-@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16, torch.float16))
-def test_the_kernels_compile_for_every_world_and_dtype(world, dtype, private_cache):
+@pytest.mark.parametrize(
+    ("world", "dtype"), ((2, torch.bfloat16), (3, torch.float32), (8, torch.float16)), ids=lambda v: str(v)
+)
+def test_the_kernels_compile_for_small_and_large_worlds(world, dtype, private_cache):
     kind = launch.TYPES[dtype]
     units = (
         launch.build("all_reduce", world, world - 1, kind, UNROLL=2),

@@ -13,7 +13,7 @@ from xpu_moe import ops
 from xpu_moe.cpu.route_and_quant_fp8 import power_of_two_above, quantize
 from xpu_moe.ops.checks import BadArgument
 from xpu_moe.ops.contract import Case, select
-from xpu_moe.ops.route_and_quant_fp8 import Options, case_of, empty, route_and_quant_fp8, selection
+from xpu_moe.ops.route_and_quant_fp8 import Options, Plan, case_of, empty, route_and_quant_fp8, selection
 
 
 def arguments(tokens: int, hidden: int, experts: int = 32, dtype: torch.dtype = torch.bfloat16, seed: int = 0):
@@ -204,3 +204,33 @@ def test_the_tuning_table_has_a_row_for_every_size_and_a_source(tokens):
     from xpu_moe.cuda.route_quant import tuning
 
     assert tuning.choice(tokens).tokens >= tokens and tuning.choice(tokens).source
+
+
+def test_a_plan_repeats_one_call_and_refuses_another():
+    x, logits, bias = arguments(4, 256)
+    plan = Plan(x, logits, bias, 2, scale_ue8m0=True)
+    wanted = route_and_quant_fp8(x, logits, bias, 2, scale_ue8m0=True)
+    assert plan(x, logits, bias) is plan.out
+    assert all(torch.equal(a.view(torch.uint8), b.view(torch.uint8)) for a, b in zip(plan.out, wanted))
+    with pytest.raises(BadArgument, match="as planned; make a plan for this call"):
+        plan(x[:3], logits[:3], bias)
+    with pytest.raises(BadArgument, match="bias: got None, wanted"):
+        plan(x, logits, None)
+
+
+@pytest.mark.parametrize("tokens", (1, 3, 4, 5, 64, 1000, 4096))
+@pytest.mark.parametrize("unroll", (1, 2))
+def test_every_block_has_one_role_and_every_role_its_blocks(tokens, unroll):
+    """The kernel's arithmetic: block b routes when b % period == 0 and b / period < route blocks."""
+    from xpu_moe.cuda.route_quant.launch import every, grid
+
+    route_blocks, quant_blocks = grid(tokens, 24, 128, unroll)
+    period = every(route_blocks, quant_blocks)
+    routing, quantising = [], []
+    for block in range(route_blocks + quant_blocks):
+        turn = block // period
+        if turn < route_blocks and block % period == 0:
+            routing.append(turn)
+        else:
+            quantising.append(block - min(turn + 1, route_blocks))
+    assert routing == list(range(route_blocks)) and quantising == list(range(quant_blocks))
