@@ -21,7 +21,6 @@ CAPTURE_SIZES = (1, 2, 4)  # 16 ended in OUT_OF_RESOURCES (vllm-xpu-kernels#509)
 POOL_NEEDS_PINNED_KV = True  # 1.15 GiB of graphs left 0.05 GiB of KV with automatic sizing (B70 note)
 SKIP_ESTIMATE = "skip_graph_memory_estimate"
 COMMUNICATOR = "graph_communicator"
-_NONE: Mapping[str, str | None] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -58,7 +57,7 @@ class Decision:
     reason: str
     capture_sizes: tuple[int, ...] = ()
     splitting_ops: tuple[str, ...] = ()
-    environment: Mapping[str, str | None] = _NONE
+    environment: Mapping[str, str | None] = field(default_factory=lambda: MappingProxyType({}))
     hooks: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     pin_kv: bool = False

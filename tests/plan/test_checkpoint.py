@@ -1,0 +1,134 @@
+"""Config, index and headers: real ones, corrupt ones."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+
+from tests.plan.shapes_of_models import MINIMAX_INT4, QWEN3_8B
+from xpu_moe.plan.checkpoint import BadCheckpoint, read
+from xpu_moe.plan.shapes import shapes_of
+from xpu_moe.plan.weights import weights
+
+INDEX = "model.safetensors.index.json"
+
+
+def shard(file, tensors, cut=0):
+    """A safetensors file of zeros with the given {name: (dtype, shape)}; `cut` bytes are missing at its end."""
+    header, end = {}, 0
+    for name, (dtype, shape) in tensors.items():
+        size = {"F32": 4, "F16": 2, "BF16": 2, "I32": 4, "U8": 1}[dtype]
+        for n in shape:
+            size *= n
+        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [end, end + size]}
+        end += size
+    text = json.dumps(header).encode()
+    with file.open("wb") as out:
+        out.write(struct.pack("<Q", len(text)) + text)
+        out.truncate(8 + len(text) + end - cut)
+
+
+def folder(path, config=MINIMAX_INT4):
+    path.mkdir(exist_ok=True)
+    (path / "config.json").write_text(json.dumps(config))
+    return path
+
+
+SMALL = {**QWEN3_8B, "num_hidden_layers": 1, "hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 256}  # fmt: skip
+TENSORS = {
+    "model.embed_tokens.weight": ("BF16", (256, 64)), "lm_head.weight": ("BF16", (256, 64)),
+    "model.norm.weight": ("BF16", (64,)), "model.layers.0.input_layernorm.weight": ("BF16", (64,)),
+    "model.layers.0.post_attention_layernorm.weight": ("BF16", (64,)),
+    "model.layers.0.self_attn.q_proj.weight": ("BF16", (64, 64)),
+    "model.layers.0.self_attn.k_proj.weight": ("BF16", (32, 64)),
+    "model.layers.0.self_attn.v_proj.weight": ("BF16", (32, 64)),
+    "model.layers.0.self_attn.o_proj.weight": ("BF16", (64, 64)),
+    "model.layers.0.mlp.gate_proj.weight": ("BF16", (128, 64)), "model.layers.0.mlp.up_proj.weight": ("BF16",
+    (128, 64)),
+    "model.layers.0.mlp.down_proj.weight": ("BF16", (64, 128)),
+}  # fmt: skip
+
+
+def test_headers_and_config_agree(tmp_path):
+    shard(folder(tmp_path, SMALL) / "model.safetensors", TENSORS)
+    found = read(tmp_path)
+    assert found.problem is None and set(found.tensors) == set(TENSORS)
+    shapes = shapes_of(found.config)
+    for tp in (1, 2):
+        got = weights(found, shapes, tp)
+        assert got.source == "headers"
+        assert got.parts.total == pytest.approx(shapes.weights_per_rank(tp).total, rel=0.01)
+
+
+def test_kv_heads_are_kept_whole_when_tp_is_larger(tmp_path):
+    shard(folder(tmp_path, SMALL) / "model.safetensors", TENSORS)
+    found = read(tmp_path)
+    shapes = shapes_of(found.config)
+    assert weights(found, shapes, 4).parts.attention == shapes.weights_per_rank(4).attention
+
+
+def test_config_alone_is_computed(tmp_path):
+    found = read(folder(tmp_path))
+    assert weights(found, shapes_of(found.config), 4).source == "config"
+
+
+def test_missing_shard_is_named(tmp_path):
+    folder(tmp_path)
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}))
+    shard(tmp_path / "one.safetensors", {"a": ("F16", (2, 2))})
+    assert read(tmp_path).shards_missing == ("two.safetensors",)
+
+
+@pytest.mark.parametrize(
+    ("index", "word"),
+    [("{", "no JSON"), ("[1]", "wanted a JSON object"), ('{"weight_map": 3}', "weight_map"), ("\xff\xfe", "no JSON"),
+     ('{"weight_map": {"a": "../../etc/passwd"}}', "outside"), ("[" * 100000, "no JSON")],
+    ids=["cut", "list", "map", "bytes", "outside", "deep"],
+)  # fmt: skip
+def test_corrupt_index_is_a_sentence(tmp_path, index, word):
+    folder(tmp_path)
+    (tmp_path / INDEX).write_text(index, encoding="latin-1")
+    found = read(tmp_path)
+    assert word in found.problem and not found.tensors and "\n" not in found.problem
+
+
+def test_truncated_shard_is_a_sentence(tmp_path):
+    shard(folder(tmp_path) / "model.safetensors", {"a": ("F16", (8, 8))}, cut=5)
+    assert "truncated" in read(tmp_path).problem
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x05", struct.pack("<Q", 1 << 40) + b"{}", struct.pack("<Q", 2) + b"[]", struct.pack("<Q", 2) + b"{x",
+     struct.pack("<Q", 22) + b'{"a": {"shape": "big"}}'[:22]],
+    ids=["empty", "five", "huge", "list", "cut", "shape"],
+)  # fmt: skip
+def test_broken_header_is_a_sentence(tmp_path, content):
+    (folder(tmp_path) / "model.safetensors").write_bytes(content)
+    assert read(tmp_path).problem
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"a": ' * 5000])
+def test_unusable_config_raises_a_sentence(tmp_path, content):
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(BadCheckpoint, match="config.json"):
+        read(tmp_path)
+
+
+def test_no_config(tmp_path):
+    with pytest.raises(BadCheckpoint, match="give the folder"):
+        read(tmp_path)
+
+
+def test_zero_points_and_draft_layers_are_not_counted(tmp_path):
+    extra = {
+        "model.layers.0.mlp.up_proj.qzeros": ("I32", (1000, 1000)),
+        "model.layers.1.mtp.weight": ("F16", (999, 999)),
+    }
+    shard(folder(tmp_path, SMALL) / "model.safetensors", {**TENSORS, **extra})
+    found = read(tmp_path)
+    shapes = shapes_of(found.config)
+    assert weights(found, shapes, 1).parts.total == pytest.approx(shapes.weights_per_rank(1).total, rel=0.01)
