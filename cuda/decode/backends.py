@@ -83,3 +83,41 @@ class MoeU4:
             topk_ids.dtype == torch.int64,
         )  # fmt: skip
         return launch.run(shape, x, None, (w13, w13_scale, w2, w2_scale), topk_weights, topk_ids, out)
+
+
+class MoeFp8Block:
+    """Block-scaled FP8 weights as the checkpoint has them, prepared inputs, M <= 64."""
+
+    name = "cuda_fp8_decode"
+    op = "moe_fp8_block"
+
+    def supports(self, case: Case) -> Support:
+        reason = None if case.prepared else "prepared: False; it reads e4m3 activations and scales (PreparedInputs)"
+        if reason is None and case.layout != layout.CANONICAL:
+            reason = f"layout {case.layout!r}: it reads {layout.CANONICAL}"
+        if reason is None:
+            reason = _refusal(case, 8)
+        if reason is not None:
+            return Support(False, reason)
+        return Support(True, "one persistent launch on prepared inputs, W2 streamed behind W13, nothing repacked")
+
+    def prepare(self, weights, case: Case):
+        """Reads the checkpoint's order: nothing moves; compiles the variants that `case` needs."""
+        tensor = getattr(weights, "w13", None)
+        if tensor is not None and tensor.is_cuda:
+            launch.warm(shape_of(case, 8, "float32"), min(case.tokens, MAX_TOKENS), tensor.device.index)
+        return weights
+
+    def workspace(self, case: Case) -> int:
+        """None: see MoeU4.workspace."""
+        return 0
+
+    def run(
+        self, x, x_scale, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, *, activation, layout, out,
+        workspace=None,
+    ):  # fmt: skip
+        shape = Shape(
+            8, x.shape[1], w2.shape[2], w13.shape[0], topk_ids.shape[1], 128, activation, is_gated(activation),
+            checks.dtype_name(out), "float32", checks.dtype_name(topk_weights), topk_ids.dtype == torch.int64,
+        )  # fmt: skip
+        return launch.run(shape, x, x_scale, (w13, w13_scale, w2, w2_scale), topk_weights, topk_ids, out)

@@ -44,6 +44,12 @@ DEVICE void load_columns(Columns& f, const Arguments& p, const u16* tokens, int 
     }
 }
 
+DEVICE void prefetch_columns(const Arguments& p, const u16* tokens, int count, int warp, int lane) {
+    const int g = lane >> 2, o = lane & 3;
+    if (g < count && o < OWN && warp + o * CONSUMERS < H_BLOCKS)
+        prefetch(p.x + (u64)tokens[g] * p.x_stride + (warp + o * CONSUMERS) * 128);
+}
+
 DEVICE void unit_product(float (&acc)[4], u32 stage, const Columns& f, int warp, int lane) {
     const int g = lane >> 2, t = lane & 3;
 #pragma unroll

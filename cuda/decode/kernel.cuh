@@ -88,24 +88,32 @@ DEVICE void copy_slices(const Routes& routes, const Arguments& p, const Work& wo
     __syncwarp();
 }
 
+// At most DEPTH stages are under way: what is asked for later would only slow down what is needed first.
 DEVICE void produce(const Routes& routes, const Arguments& p, const Work& work, Ring ring, int lane) {
     const u64 policy = streaming_policy();
-    // The ring is empty: the lanes fill it together.
-    const int filled = min(STAGES, work.unit_last - work.unit_first);
+    Ring landed = ring;
+    const int units = work.unit_last - work.unit_first, items = units + work.stages;
+    // The ring is empty: the lanes ask for the first units together.
+    const int filled = min(min(STAGES, DEPTH), units);
     if (lane < filled) {
         const int unit = work.unit_first + lane;
         copy_unit(p, routes.expert[unit / UNITS], unit % UNITS, ring.base + lane * STAGE_BYTES, ring.full + lane * 8, policy);
     }
     __syncwarp();
     ring.stage = filled % STAGES, ring.phase = filled / STAGES;
-    for (int unit = work.unit_first + filled; unit < work.unit_last; ++unit, ring.next()) {
+    for (int item = filled; item < items; ++item, ring.next()) {
+        if (item >= DEPTH) {
+            barrier_wait(landed.full_barrier(), landed.phase);
+            landed.next();
+        }
         barrier_wait(ring.empty_barrier(), ring.phase ^ 1);
-        if (lane == 0) copy_unit(p, routes.expert[unit / UNITS], unit % UNITS, ring.memory(), ring.full_barrier(), policy);
+        if (item >= units) {
+            copy_slices(routes, p, work, item - units, ring.memory(), ring.full_barrier(), policy, lane);
+        } else if (lane == 0) {
+            const int unit = work.unit_first + item;
+            copy_unit(p, routes.expert[unit / UNITS], unit % UNITS, ring.memory(), ring.full_barrier(), policy);
+        }
         __syncwarp();
-    }
-    for (int step = 0; step < work.stages; ++step, ring.next()) {
-        barrier_wait(ring.empty_barrier(), ring.phase ^ 1);
-        copy_slices(routes, p, work, step, ring.memory(), ring.full_barrier(), policy, lane);
     }
 }
 
@@ -174,7 +182,8 @@ DEVICE void consume_units(Shared& s, const Arguments& p, const Work& work, Ring&
             first = routes.offset[d], count = routes.offset[d + 1] - first;
         }
         for (int chunk = 0; chunk < count; chunk += 8) {
-            const int key = (d * 8 + chunk / 8) * 256 + within / RELOAD_UNITS;
+            // One token alone has the same columns for every expert (their scales apart).
+            const int key = ((SCALES_IN_RING && p.tokens == 1 ? 0 : d) * 8 + chunk / 8) * 256 + within / RELOAD_UNITS;
             if (key != loaded) {
                 load_columns(columns, p, routes.token + first + chunk, min(8, count - chunk), routes.expert[d], within, warp, lane);
                 loaded = key;
@@ -185,6 +194,9 @@ DEVICE void consume_units(Shared& s, const Arguments& p, const Work& work, Ring&
             unit_product(acc, ring.memory(), columns, warp, lane);
             __syncwarp();
             if (chunk + 8 >= count && lane == 0) barrier_arrive(ring.empty_barrier());
+            // The next expert's tokens: asked for two units ahead, so that the change does not wait for memory.
+            if (within == UNITS - 3 && unit + 3 < work.unit_last)
+                prefetch_columns(p, routes.token + first + count, routes.offset[d + 2] - first - count, warp, lane);
             barrier_wait(part_empty + buffer * 8, phase ^ 1);
 #pragma unroll
             for (int i = 0; i < 4; ++i) store_shared(part + buffer * (CONSUMERS * PART * 4) + i * 128, acc[i]);
@@ -195,23 +207,32 @@ DEVICE void consume_units(Shared& s, const Arguments& p, const Work& work, Ring&
     }
 }
 
-// Slices of W2 that this warp takes: one block of k (`block`) of the experts slot, slot + STAGE_EXPERTS, ...
+// What a warp does with one stage of W2: its block of k of one expert against up to 8 of the expert's tokens.
 struct Turn {
-    int step, first, count;
+    int step, first, count, chunk;
+    u32 sum[2];  // where the columns 2t and 2t + 1 are added up
+    float weight[2];
 };
-DEVICE Turn turn_of(const Routes& routes, const Work& work, int step, int slot) {
-    Turn turn{step, 0, 0};
-    const int d = step * STAGE_EXPERTS + slot;
-    if (step < work.stages && d < routes.distinct) turn.first = routes.offset[d], turn.count = routes.offset[d + 1] - turn.first;
-    return turn;
+DEVICE void look_up(Turn& turn, const Routes& routes, u32 sums, int lane) {
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+        const int at = turn.chunk + 2 * (lane & 3) + c;
+        const bool live = at < turn.count;
+        turn.weight[c] = live ? routes.weight[turn.first + at] : 0.f;
+        turn.sum[c] = live ? sums + routes.token[turn.first + at] * (OUT_ROWS * 4) : 0;
+    }
 }
-DEVICE void ask_hidden(Hidden& f, const u16* h, const Turn& turn, int chunk, int block, int lane) {
-    const int g = lane >> 2, t = lane & 3;
-    const u16* row = h + (u64)(turn.first + chunk + g) * I + block * 128;
+DEVICE void turn_to(Turn& turn, const Routes& routes, int step, int slot, int distinct) {
+    const int d = step * STAGE_EXPERTS + slot;
+    turn.step = step, turn.count = 0, turn.chunk = 0;
+    if (d < distinct) turn.first = routes.offset[d], turn.count = routes.offset[d + 1] - turn.first;
+}
+DEVICE void ask_hidden(Hidden& f, const u16* h, const Turn& turn, int lane) {
+    const int at = turn.chunk + (lane >> 2);
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
         uint4 v = make_uint4(~0u, ~0u, ~0u, ~0u);
-        if (chunk + g < turn.count) v = load_relaxed(row + hidden_offset(j, t));
+        if (at < turn.count) v = load_relaxed(h + (turn.first + at) * I + hidden_offset(j, 0));
         f.b[2 * j][0] = v.x, f.b[2 * j][1] = v.y, f.b[2 * j + 1][0] = v.z, f.b[2 * j + 1][1] = v.w;
     }
 }
@@ -222,53 +243,64 @@ DEVICE bool is_there(const Hidden& f) {
     return least != 0;
 }
 
-DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring& ring, const u16* h, int warp, int lane) {
+// After `turn`: the rest of the expert's tokens, then the warp's slot in its next stage.
+DEVICE Turn after(const Turn& turn, const Routes& routes, int slot, int distinct) {
+    Turn next = turn;
+    if (turn.chunk + 8 < turn.count) next.chunk += 8;
+    else turn_to(next, routes, turn.step + TEAMS, slot, distinct);
+    return next;
+}
+
+DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring& ring, const u16* hidden_rows, int warp, int lane) {
     const Routes& routes = s.routes;
     const int team = warp / STAGE_WARPS, slot = warp % STAGE_WARPS / I_BLOCKS, block = warp % I_BLOCKS;
-    const int g = lane >> 2, t = lane & 3;
-    Hidden next;
-    Turn turn = turn_of(routes, work, team < TEAMS ? team : work.stages, slot);
-    if (turn.count) ask_hidden(next, h, turn, 0, block, lane);
+    const int distinct = team < TEAMS ? routes.distinct : 0;
+    const u32 sums = kept(shared_address(&s.sums[warp][0][lane >> 2]));
+    const u16* h = hidden_rows + block * 128 + hidden_offset(0, lane & 3);
+    // While memory is busy a word of h takes longer to come than a stage to work on: two turns are asked for ahead.
+    Hidden hidden, next;
+    Turn now, later;
+    turn_to(now, routes, team, slot, distinct);
+    look_up(now, routes, sums, lane);
+    ask_hidden(hidden, h, now, lane);
+    later = after(now, routes, slot, distinct);
+    ask_hidden(next, h, later, lane);
     for (int step = 0; step < work.stages; ++step, ring.next()) {
-        if (step == turn.step && turn.count) {
+        bool waited = false;
+        while (now.step == step && now.count) {
             float block_scale[ROW_BLOCKS];
             if (!SCALES_IN_RING) {
                 const float* scales = (const float*)p.s2 + (u64)routes.expert[step * STAGE_EXPERTS + slot] * (H_BLOCKS * I_BLOCKS) + block;
 #pragma unroll
                 for (int r = 0; r < ROW_BLOCKS; ++r) block_scale[r] = scales[min(work.row_first + r, OUT_BLOCKS - 1) / 16 * I_BLOCKS];
             }
-            const Turn now = turn;
-            turn = turn_of(routes, work, step + TEAMS, slot);
-            for (int chunk = 0; chunk < now.count; chunk += 8) {
-                Hidden hidden = next;
-                Spin spin;
-                while (!__all_sync(~0u, is_there(hidden))) {
-                    spin.once();
-                    ask_hidden(hidden, h, now, chunk, block, lane);
-                }
-                if (step == 0) stamp(p, 5);
-                // What comes next is asked for before this is worked on.
-                if (chunk + 8 < now.count) ask_hidden(next, h, now, chunk + 8, block, lane);
-                else if (turn.count) ask_hidden(next, h, turn, 0, block, lane);
-                if (chunk == 0) barrier_wait(ring.full_barrier(), ring.phase);
-                if (step == 0) stamp(p, 6);
-                float acc[ROW_BLOCKS][2] = {};
-                slot_product(acc, ring.memory(), slot, block, block_scale, hidden, lane);
-#pragma unroll
-                for (int c = 0; c < 2; ++c) {
-                    const int at = chunk + 2 * t + c;
-                    if (at < now.count) {
-                        const float weight = routes.weight[now.first + at];
-                        float* sum = s.sums[warp][routes.token[now.first + at]] + g;
-#pragma unroll
-                        for (int r = 0; r < ROW_BLOCKS; ++r) sum[r * 8] += weight * acc[r][c];
-                    }
-                }
+            Spin spin;
+            while (!__all_sync(~0u, is_there(hidden))) {
+                spin.once();
+                ask_hidden(hidden, h, now, lane);
             }
-        } else {
-            barrier_wait(ring.full_barrier(), ring.phase);
-            if (step == turn.step) turn = turn_of(routes, work, step + TEAMS, slot);
+            if (step == 0) stamp(p, 5);
+            if (!waited) barrier_wait(ring.full_barrier(), ring.phase);
+            waited = true;
+            if (step == 0) stamp(p, 6);
+            float acc[ROW_BLOCKS][2] = {};
+            slot_product(acc, ring.memory(), slot, block, block_scale, hidden, lane);
+            // `hidden` is free: it takes what was asked for, and the turn after that is asked for.
+            const Turn done = now;
+            now = later;
+            hidden = next;
+            later = after(later, routes, slot, distinct);
+            ask_hidden(next, h, later, lane);
+            look_up(now, routes, sums, lane);
+#pragma unroll
+            for (int c = 0; c < 2; ++c)
+                if (done.sum[c]) {
+#pragma unroll
+                    for (int r = 0; r < ROW_BLOCKS; ++r)
+                        store_shared(done.sum[c] + r * 32, load_shared_float(done.sum[c] + r * 32) + done.weight[c] * acc[r][c]);
+                }
         }
+        if (!waited) barrier_wait(ring.full_barrier(), ring.phase);
         __syncwarp();
         if (lane == 0) barrier_arrive(ring.empty_barrier());
     }

@@ -12,6 +12,7 @@ from functools import cache
 CONSUMERS = {4: 12, 16: 12, 64: 12}  # MAX_M -> warps that compute (their partial sums are what limits them)
 OTHERS = 3  # a producer and two finishers
 PARTIALS = 2
+DEPTH = {4: 2, 8: 2}  # bits -> stages under way at once
 BLOCK_SHARED = 227 << 10  # bytes of shared memory one block may take on sm_90
 MAX_STAGES = 12
 BUCKETS = tuple(CONSUMERS)  # MAX_M of the compiled variants
@@ -51,6 +52,7 @@ class Plan:
     stage_experts: int
     stage_bytes: int
     stages: int
+    depth: int
     shared_bytes: int
 
     @property
@@ -75,7 +77,7 @@ class Plan:
             "RELU2": int(s.activation.startswith("relu2")), "HALF_X": int(s.dtype == "float16"),
             "SCALE": DTYPES[s.scale], "ROUTE_WEIGHT": DTYPES[s.route_weight], "ID_64": int(s.wide_ids),
             "CONSUMERS": self.consumers, "ROW_BLOCKS": self.row_blocks, "STAGE_EXPERTS": self.stage_experts,
-            "STAGE_BYTES": self.stage_bytes, "STAGES": self.stages, "PARTIALS": PARTIALS,
+            "STAGE_BYTES": self.stage_bytes, "STAGES": self.stages, "DEPTH": self.depth, "PARTIALS": PARTIALS,
         }  # fmt: skip
 
 
@@ -108,7 +110,18 @@ def plan(shape: Shape, max_tokens: int, blocks: int, consumers: int = 0) -> Plan
             f"hidden_size {shape.hidden_size}, intermediate_size {shape.intermediate_size}: two stages of {stage} "
             f"bytes and {fixed} bytes of sums exceed the {BLOCK_SHARED} bytes of shared memory"
         )
-    return Plan(shape, max_tokens, blocks, consumers, row_blocks, experts, stage, stages, stages * stage + fixed)
+    return Plan(
+        shape,
+        max_tokens,
+        blocks,
+        consumers,
+        row_blocks,
+        experts,
+        stage,
+        stages,
+        DEPTH[shape.bits],
+        stages * stage + fixed,
+    )
 
 
 def _stage_experts(consumers: int, inter_blocks: int, expert_bytes: int, unit_bytes: int) -> int:

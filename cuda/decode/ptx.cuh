@@ -122,6 +122,7 @@ DEVICE u32 and_or(u32 a, u32 bits) {
     asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "n"(MASK), "r"(bits));
     return d;
 }
+DEVICE void prefetch(const void* pointer) { asm volatile("prefetch.global.L1 [%0];" ::"l"(pointer)); }
 DEVICE uint4 load_global(const void* pointer) {
     uint4 v;
     asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -71,6 +71,14 @@ DEVICE void load_columns(Columns& f, const Arguments& p, const u16* tokens, int 
         }
 }
 
+DEVICE void prefetch_columns(const Arguments& p, const u16* tokens, int count, int warp, int lane) {
+    const int g = lane >> 2, o = lane & 3;
+    if (g < count && o < OWN && warp + o * CONSUMERS < H_BLOCKS) {
+        const u16* row = (const u16*)p.x + (u64)tokens[g] * p.x_stride + (warp + o * CONSUMERS) * 128;
+        prefetch(row), prefetch(row + 64);
+    }
+}
+
 // This warp's share of one unit: acc[0], acc[1] rows g (gate), acc[2], acc[3] rows g + 8 (up), columns 2t and 2t + 1.
 DEVICE void unit_product(float (&acc)[4], u32 stage, const Columns& f, int warp, int lane) {
     const int g = lane >> 2;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from xpu_moe.cpu.moe_fp8_block import BlockScaled
+from xpu_moe.cpu.moe_fp8_tensor import TensorScaled
 from xpu_moe.cpu.moe_u4 import GroupedByExpert
 from xpu_moe.cpu.moe_u4_routed import RoutedGroupedByExpert
 from xpu_moe.cpu.qk_rms import Apply, Partial
@@ -12,6 +14,8 @@ from xpu_moe.ops.contract import Backend
 BACKENDS: tuple[Backend, ...] = (
     GroupedByExpert(),
     RoutedGroupedByExpert(),
+    BlockScaled(),
+    TensorScaled(),
     SortedRows(),
     Pair(),
     Partial("cpu_rms"),

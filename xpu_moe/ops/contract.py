@@ -85,6 +85,9 @@ class Backend(Protocol):
     allocates nothing when both are given and never synchronises. `prepare` turns canonical weights into the order of
     bytes that `run` reads, in place or an expert at a time, and returns the layout's name and the tensors: the same
     shapes and dtypes as the canonical ones, so that one set of checks serves every layout.
+
+    A backend may have `rank(case) -> int` (0 where it has none): the lowest rank is asked first, equal ranks in written
+    order. So a table can move a backend behind the others for some cases without refusing it when it is named.
     """
 
     name: str
@@ -145,6 +148,11 @@ def backends(device: str, op: str) -> tuple[Backend, ...]:
     return tuple(found)
 
 
+def in_order(case: Case) -> list[Backend]:
+    """The backends of the case's device and operator in the order in which they are asked."""
+    return sorted(backends(case.device, case.op), key=lambda b: b.rank(case) if hasattr(b, "rank") else 0)
+
+
 @lru_cache(maxsize=4096)
 def select(case: Case, backend: str | None = None) -> Selection:
     """The backend that serves `case`: the first of the written order, or `backend` by name.
@@ -153,7 +161,7 @@ def select(case: Case, backend: str | None = None) -> Selection:
     """
     asked = backend or read.text("XPU_MOE_BACKEND") or None
     refused: list[tuple[str, str]] = []
-    for candidate in backends(case.device, case.op):
+    for candidate in in_order(case):
         if asked is not None and candidate.name != asked:
             continue
         support = candidate.supports(case)
@@ -172,7 +180,7 @@ def select(case: Case, backend: str | None = None) -> Selection:
 def explain(case: Case) -> str:
     """Every backend's answer to `case`, one a line, the one taken marked with `*`. Never raises for a refusal."""
     lines, taken = [case.describe()], False
-    for candidate in backends(case.device, case.op):
+    for candidate in in_order(case):
         support = candidate.supports(case)
         mark = "*" if support.ok and not taken else " "
         taken = taken or support.ok

@@ -41,8 +41,8 @@ class PreparedInputs:
 
     topk_weights float32 [M, top_k]; topk_ids int32 [M, top_k]; x_q e4m3 [M, padded hidden size], a multiple of
     `group_size`, columns from `hidden_size` on are 0; x_scale float32 [M, padded / group_size], x = x_q * x_scale.
-    `scale_layout` is row_major (contiguous) or column_major (a column a group, columns 16-byte aligned: what vLLM's
-    and DeepGEMM's block-scaled products read); `scale_ue8m0`: every scale is a power of two. Checks itself: BadArgument.
+    `scale_layout` is row_major (contiguous) or column_major (a column a group, columns 16-byte aligned: what vLLM and
+    DeepGEMM read); `scale_ue8m0`: every scale is a power of two. Checks itself: BadArgument.
     """
 
     topk_weights: torch.Tensor
