@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import string
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ def _paths(value, path=()):
         yield from _paths(inner, (*path, key))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_facts_with_holes_and_wrong_types_never_raise(data):
@@ -55,6 +57,7 @@ def test_facts_with_holes_and_wrong_types_never_raise(data):
     json.dumps([finding.as_dict() for finding in findings])
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.recursive(_ODD, lambda inner: st.dictionaries(
     st.sampled_from(["schema", "os", "gpus", "peer_access", "libraries", "python", "env", "model", "plan", "config",
@@ -64,6 +67,7 @@ def test_anything_at_all_never_raises(raw):
     assert worst(judge(raw, strict=True)) in (0, 1, 2)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.dictionaries(st.sampled_from([*sorted(RECORDED[0]["env"]), "CCL_ALLREDUCE", "CCL_WORKER_COUNT", "FI_PROVIDER",
        "CCL_SYCL_ALLREDUCE_SIMPLE_THRESHOLD", "CCL_LOCAL_SIZE", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES"]),
@@ -72,6 +76,7 @@ def test_any_value_of_a_variable_never_raises(values):
     judge({**healthy(B70), "env": values}, strict=True)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(RECORDED), st.data())
 def test_taking_facts_away_makes_no_error(facts, data):

@@ -105,6 +105,7 @@ def test_escapes_and_markup_in_a_log_do_not_come_through():
     assert not any(mark in shown for mark in ("\x1b", "<b>", "\u202e", "\x07"))
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(st.text(max_size=200), st.sampled_from([line for line, _ in LINES])), max_size=20))
 def test_any_lines_never_raise(lines):
@@ -126,6 +127,7 @@ def test_gzip(tmp_path):
     assert explain_file(file).findings[0].about == "gpus"
 
 
+@pytest.mark.slow
 def test_a_binary_is_refused_in_one_line(tmp_path):
     file = tmp_path / "core"
     file.write_bytes(bytes(random.Random(1).randrange(0, 9) for _ in range(4096)))
@@ -135,6 +137,7 @@ def test_a_binary_is_refused_in_one_line(tmp_path):
     assert ended.returncode == 64 and "Traceback" not in ended.stderr and len(ended.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [lambda p: None, lambda p: p.mkdir(), lambda p: p.write_bytes(b"\x1f\x8bnot gzip")])
 def test_unreadable_file_is_one_line(tmp_path, make):
     file = tmp_path / "x\x1b[31m"
@@ -143,12 +146,14 @@ def test_unreadable_file_is_one_line(tmp_path, make):
     assert ended.returncode == 64 and "Traceback" not in ended.stderr and "\x1b" not in ended.stderr
 
 
+@pytest.mark.slow
 def test_empty_file(tmp_path):
     file = tmp_path / "empty"
     file.write_bytes(b"")
     assert explain_log(file).returncode == 0
 
 
+@pytest.mark.slow
 def test_one_endless_line_is_bounded(tmp_path):
     file = tmp_path / "log"
     with file.open("wb") as out:
@@ -158,6 +163,7 @@ def test_one_endless_line_is_bounded(tmp_path):
     assert explain_file(file).findings[0].about == "gpus"
 
 
+@pytest.mark.slow
 def test_ten_gigabytes_of_holes_end_soon_in_little_memory(tmp_path):
     """A sparse file: what it costs is reading and looking for the words, in constant memory."""
     file = tmp_path / "log"
@@ -189,6 +195,7 @@ def test_ten_gigabytes(tmp_path):
     assert about == "gpus" and int(kib) < 400 * 1024
 
 
+@pytest.mark.slow
 def test_json_is_one_object_and_the_exit_code_tells():
     ended = explain_log("--json", CASES / "logs" / "router-keyerror.log")
     found = json.loads(ended.stdout)
@@ -197,12 +204,14 @@ def test_json_is_one_object_and_the_exit_code_tells():
     assert explain_log(CASES / "logs" / "unknown-vllm-variable.log").returncode == 1
 
 
+@pytest.mark.slow
 def test_text_answer_for_people():
     ended = explain_log(CASES / "logs" / "mpi-transport-init.log")
     assert "likely cause" in ended.stdout and "CCL_ATL_TRANSPORT=ofi" in ended.stdout
     assert "never ended: phase engine" in ended.stdout
 
 
+@pytest.mark.slow
 def test_closed_pipe_is_no_traceback():
     program = f"{sys.executable} -m xpu_moe.launch explain-log {CASES / 'logs' / 'router-keyerror.log'} | head -c 1"
     ended = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60, env=dict(os.environ))
