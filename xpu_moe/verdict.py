@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import platform
@@ -118,10 +119,9 @@ def peer_access(kind: str, cards: Sequence[int] | None = None, on: Ground | None
         return None
     if verdict is None or (cards is not None and not set(cards) <= set(verdict.tested)):
         return None
-    if cards is None:
-        return verdict.ok
-    chosen = [pair for pair in verdict.pairs if pair.source in cards and pair.target in cards]
-    return all(pair.reachable and pair.intact for pair in chosen)
+    wanted = set(itertools.permutations(verdict.tested if cards is None else cards, 2))
+    good = {(pair.source, pair.target) for pair in verdict.pairs if pair.reachable and pair.intact}
+    return wanted <= good  # a probe that hung or died has no pairs
 
 
 def _folder() -> Path:

@@ -20,9 +20,9 @@ from typing import Any
 
 from xpu_moe.env import read
 from xpu_moe.probe._allreduce import faults, plot, report, run
-from xpu_moe.probe._allreduce.footprint import sweep
 from xpu_moe.probe._allreduce.plan import FORMS, Plan, steps
-from xpu_moe.probe._allreduce.signals import Stop
+from xpu_moe.probe._watch.footprint import sweep
+from xpu_moe.probe._watch.signals import Stop
 
 HELP = "all-reduce: right data, latency, what a decode step pays; a hang is diagnosed, nothing is left behind"
 
@@ -39,6 +39,8 @@ def main(argv: Sequence[str]) -> int:
             print(f"allreduce: {error}", file=sys.stderr)
             return 2 if isinstance(error, ValueError) else 4
         result = run.run(plan, joined, stop, arguments.start_timeout, quiet=arguments.json)
+        if stop.signal:
+            result.verdict = "interrupted"
         result.seconds = time.monotonic() - begun
         if joined is None or joined.rank == 0 or result.verdict != "ok":
             _show(result, arguments)
@@ -60,7 +62,7 @@ def _plan(arguments: argparse.Namespace) -> tuple[Plan, run.Joined | None]:
     joined = run.joined(read.snapshot())
     kind = arguments.device or run.kind_of(arguments.backend)
     backend = arguments.backend if arguments.backend != "auto" else run.backend_of(kind)
-    world = joined.world if joined else arguments.world or run.default_world(kind)
+    world = joined.world if joined else run.default_world(kind) if arguments.world is None else arguments.world
     if joined and arguments.world not in (None, joined.world):
         raise ValueError(f"--world: got {arguments.world}, torchrun has {joined.world} ranks")
     if world < 1:

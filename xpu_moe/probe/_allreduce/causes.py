@@ -69,18 +69,18 @@ CAUSES: tuple[Cause, ...] = (
 
 
 def likely(backend: str, phase: str, log: Sequence[str], environ: Mapping[str, str], most: int = 4) -> list[str]:
-    """Sentences, those with their sign in the log first, then by the order of the table."""
+    """Sentences: causes whose sign is in the log, then those that leave none, then the others of the phase."""
     text = "\n".join(log)
-    signed, others = [], []
+    signed, silent, others = [], [], []
     for cause in CAUSES:
         name, _, value = cause.unless.partition("=")
         if cause.backends != "*" and backend not in cause.backends.split():
             continue
-        found = bool(cause.sign) and re.search(cause.sign, text) is not None
-        ruled_out = bool(name) and environ.get(name) == value and not found
-        if not ruled_out and (found or cause.phases == "*" or phase in cause.phases.split()):
-            (signed if found else others).append(cause.says)
-    return (signed + others)[:most]
+        if cause.sign and re.search(cause.sign, text) is not None:
+            signed.append(cause.says)
+        elif (cause.phases == "*" or phase in cause.phases.split()) and not (name and environ.get(name) == value):
+            (others if cause.sign else silent).append(cause.says)
+    return (signed + silent + others)[:most]
 
 
 def telling(lines: Sequence[str], most: int = 8) -> list[str]:

@@ -20,7 +20,7 @@ def _base(rank: int, world: int, step: int) -> torch.Tensor:
         return torch.zeros(PERIOD, dtype=torch.int64)
     values = max(2, _LARGEST // contributing)
     index = torch.arange(PERIOD, dtype=torch.int64)
-    return (index * 7 + rank * 13 + step * 29 + index // 11) % values
+    return (index + 1) * (rank * 7919 + step * 104729 + 12345) % 65521 % values
 
 
 def _spread(target: torch.Tensor, base: torch.Tensor) -> None:

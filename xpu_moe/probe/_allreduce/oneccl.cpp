@@ -97,7 +97,8 @@ int value_of(int index, int rank, int world, int change) {
     int contributing = std::min(world, LARGEST / 2);
     if (rank >= contributing) return 0;
     int values = std::max(2, LARGEST / contributing);
-    return (index * 7 + rank * 13 + change * 29 + index / 11) % values;
+    long long mixed = (index + 1LL) * (rank * 7919LL + change * 104729LL + 12345) % 65521;
+    return static_cast<int>(mixed % values);
 }
 
 // A whole number up to 256 as the bits of a dtype.

@@ -20,8 +20,8 @@ from pathlib import Path
 from xpu_moe import cache
 from xpu_moe.env import read
 from xpu_moe.probe._allreduce.plan import Plan
-from xpu_moe.probe._allreduce.signals import Stop
-from xpu_moe.probe._allreduce.supervise import Launch
+from xpu_moe.probe._watch.signals import Stop
+from xpu_moe.probe._watch.supervise import Launch
 
 SOURCE = Path(__file__).with_name("oneccl.cpp")
 WHEELS = ("oneccl==2022.1.2", "oneccl-cpu==2022.1.2", "oneccl-devel==2022.1.2", "oneccl-cpu-devel==2022.1.2")

@@ -6,11 +6,8 @@ dies with its parent. SIGUSR1 writes its Python stack into a file, also from ins
 
 from __future__ import annotations
 
-import ctypes
-import faulthandler
 import json
 import os
-import signal
 import sys
 import time
 from pathlib import Path
@@ -18,20 +15,7 @@ from typing import Any
 
 from xpu_moe.probe._allreduce import faults
 from xpu_moe.probe._allreduce.plan import Plan, Step
-
-_PR_SET_PDEATHSIG = 1
-
-
-class Events:
-    """The pipe to the parent."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-
-    def emit(self, event: str, **fields: Any) -> None:
-        data = json.dumps({"event": event, **fields}).encode() + b"\n"
-        while data:
-            data = data[os.write(self._fd, data) :]
+from xpu_moe.probe._watch.child import Events, be_watched
 
 
 class Ranks:
@@ -201,18 +185,9 @@ def _store() -> Any:
     return distributed_c10d._get_default_store()
 
 
-def die_with(parent: int) -> None:
-    """Be killed when the parent ends, however it ends; leave at once if it already has."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def main(argv: list[str]) -> int:
     plan_file, rank, local_rank, fd, parent, stack = argv
-    die_with(int(parent))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-    faulthandler.register(signal.SIGUSR1, file=open(stack, "w"), all_threads=False)  # noqa: SIM115 (for the run)
+    be_watched(int(parent), Path(stack))
     events = Events(int(fd))
     ranks = Ranks(Plan.read(Path(plan_file)), int(rank), int(local_rank), events)
     try:

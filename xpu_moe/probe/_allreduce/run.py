@@ -14,11 +14,11 @@ from xpu_moe.env import library as libraries
 from xpu_moe.env import profiles, read, versions
 from xpu_moe.env.registry import find
 from xpu_moe.probe._allreduce import causes, oneccl, report
-from xpu_moe.probe._allreduce.footprint import Footprint, shared_memory_trouble
 from xpu_moe.probe._allreduce.library import algorithm, speaks_in_debug
 from xpu_moe.probe._allreduce.plan import Plan
-from xpu_moe.probe._allreduce.signals import Stop
-from xpu_moe.probe._allreduce.supervise import Launch, Outcome, Rank, Supervisor
+from xpu_moe.probe._watch.footprint import Footprint, shared_memory_trouble
+from xpu_moe.probe._watch.signals import Stop
+from xpu_moe.probe._watch.supervise import Launch, Outcome, Rank, Supervisor
 
 _NEEDS_SHARED_MEMORY = frozenset({"nccl", "xccl", "ccl"})
 _BACKENDS = {"xpu": "xccl", "cuda": "nccl", "cpu": "gloo"}
@@ -248,7 +248,7 @@ def _unlike(ranks: Sequence[Rank]) -> list[Rank]:
 
 def _died(result: report.Result, plan: Plan, outcome: Outcome, logs: dict[int, list[str]], environ: Any) -> None:
     ended = [rank for rank in outcome.ranks if rank.ended and not rank.done]
-    first = sorted(ended, key=lambda r: (_blame(r), r.ended_at))
+    first = sorted(ended, key=lambda r: (r.blame, r.ended_at))
     result.dead = [
         {"rank": r.number, "how": f"ended ({r.ended})", "phase": r.phase, "step": r.step, "error": r.error}
         for r in first
@@ -259,14 +259,6 @@ def _died(result: report.Result, plan: Plan, outcome: Outcome, logs: dict[int, l
     result.causes = causes.likely(plan.backend, first[0].phase if first else "init", clues, environ)
     if first and not outcome.says:
         result.says = f"rank {first[0].number} {first[0].ended} in {first[0].phase}"
-
-
-def _blame(rank: Rank) -> int:
-    """0: killed from outside, 1: ended by itself, 2: its error only says that another rank went away."""
-    if rank.ended.startswith("killed"):
-        return 0
-    signs = ("onnection closed", "onnection reset", "by peer", "imed out", "imeout", "roken pipe")
-    return 2 if any(sign in rank.error for sign in signs) else 1
 
 
 def _last_lines(logs: dict[int, list[str]], ranks: Sequence[int]) -> list[str]:

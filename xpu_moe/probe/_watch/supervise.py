@@ -19,12 +19,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xpu_moe.probe._allreduce.footprint import Footprint
-from xpu_moe.probe._allreduce.signals import Stop
+from xpu_moe.probe._watch.footprint import Footprint
+from xpu_moe.probe._watch.signals import Stop
 
 _TICK_S = 0.1
 _LOOK_S = 0.5  # between two looks at the shared-memory files of the ranks
 _GRACE_S = 0.4  # after a death, for the others to show whether they died of it
+_LONG_GRACE_S = 3.0  # the same where those that ended blame another one
+_OF_ANOTHER = ("onnection closed", "onnection reset", "by peer", "imed out", "imeout", "roken pipe")
 _REAP_S = 4.0
 
 
@@ -48,6 +50,13 @@ class Rank:
     where: str = ""
     buffer: bytes = b""
     reaped: bool = False
+
+    @property
+    def blame(self) -> int:
+        """0: killed from outside, 1: ended by itself, 2: its error only says that another rank went away."""
+        if self.ended.startswith("killed"):
+            return 0
+        return 2 if any(sign in self.error for sign in _OF_ANOTHER) else 1
 
 
 @dataclass(frozen=True)
@@ -134,7 +143,9 @@ class Supervisor:
                 return self._outcome("ok")
             if any(rank.ended and not rank.done for rank in self._ranks):
                 death = death or now
-                if now - death > _GRACE_S or all(rank.ended for rank in self._ranks):
+                culprit = any(rank.ended and not rank.done and rank.blame < 2 for rank in self._ranks)
+                grace = _GRACE_S if culprit else _LONG_GRACE_S
+                if now - death > grace or all(rank.ended for rank in self._ranks):
                     return self._outcome("dead")
             elif now - self._progress_at > self._limit():
                 self._diagnose()

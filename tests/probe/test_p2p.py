@@ -1,0 +1,192 @@
+"""The peer probe on rehearsed cards: what it finds, what it says, what it keeps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy
+import pytest
+
+from xpu_moe import cache, verdict
+from xpu_moe.env.read import snapshot
+from xpu_moe.probe import p2p
+from xpu_moe.probe._p2p.fabric import Rehearsal, choose
+from xpu_moe.probe._p2p.measure import measure, patterns
+
+SIZE = 1 << 16
+
+
+def pairs(fabric) -> dict[tuple[int, int], verdict.Pair]:
+    return {(p.source, p.target): p for p in measure(fabric, SIZE, lambda _: None)}
+
+
+def test_every_direction_is_measured_and_intact():
+    found = pairs(Rehearsal(range(3)))
+    assert len(found) == 6
+    assert all(p.reachable and p.intact and p.gb_per_s > 0 and not p.says for p in found.values())
+
+
+@pytest.mark.parametrize("kind", ["corrupt", "stale"])
+def test_one_broken_direction_is_named_and_no_other(kind):
+    found = pairs(Rehearsal(range(3), f"{kind}@2>0"))
+    assert [pair for pair, p in found.items() if not p.intact] == [(2, 0)]
+    assert "words differ, the first at" in found[2, 0].says
+
+
+def test_data_mixed_up_only_when_all_copy_at_once_is_found():
+    class Mixing(Rehearsal):
+        """Two copies in flight swap their data."""
+
+        def __init__(self, cards):
+            super().__init__(cards)
+            self.queue: list = []
+
+        def copy(self, source, target):
+            self.queue.append((source, target))
+
+        def wait(self):
+            sources = [source for source, _ in self.queue]
+            for source, (_, target) in zip(sources[1:] + sources[:1], self.queue):
+                target[1][:] = source[1]
+            self.queue.clear()
+
+    found = pairs(Mixing(range(2)))
+    assert all(not p.intact and p.says.startswith("all directions at once") for p in found.values())
+
+
+def test_patterns_show_stuck_bits_and_misplaced_words():
+    made = dict(patterns(1000))
+    assert {int(words[0]) for words in made.values()} >= {0, 0xFFFFFFFF, 0x55555555, 0xAAAAAAAA}
+    assert len(numpy.unique(made["address"])) == 1000
+    assert all(words.dtype == numpy.uint32 for words in made.values())
+
+
+def run(*arguments: str, **environ: str) -> tuple[int, dict]:
+    command = [sys.executable, "-m", "xpu_moe.probe", "p2p", "--json", "--bytes", str(SIZE), *arguments]
+    done = subprocess.run(command, env={**snapshot(), **environ}, capture_output=True, text=True, timeout=60)
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "fault,code,found",
+    [
+        ("", 0, "ok"),
+        ("unreachable@0>1", 1, "unreachable"),
+        ("hang@1>0", 3, "hang"),
+        ("nonsense@a>b", 4, "dead"),
+        ("corrupt@1>0", 5, "corrupt"),
+    ],
+)
+def test_the_tool_ends_with_its_code(fault, code, found, tmp_path):
+    arguments = ("--rehearse", "2", "--timeout", "2", "--inject", fault)
+    got, report = run(*arguments, XPU_MOE_CACHE=str(tmp_path / "c"), TMPDIR=str(tmp_path))
+    assert (got, report["verdict"], report["schema"]) == (code, found, 1)
+    assert report["kept"] is None, "a rehearsal left a verdict"
+    assert not list(tmp_path.glob("xpu_moe-probe-*"))
+    if found == "hang":
+        assert "1>0 data" in report["says"]
+
+
+def test_no_accelerator_is_said(capsys, monkeypatch):
+    monkeypatch.setattr(p2p, "_kind", lambda: "cpu")
+    assert p2p.main([]) == 2
+    assert "no accelerator here" in capsys.readouterr().err
+    assert p2p.main(["--bytes", "10"]) == 2
+    assert "wanted a multiple of 4" in capsys.readouterr().err
+
+
+def test_a_fabric_that_cannot_be_reached_is_an_error():
+    with pytest.raises(LookupError, match="no way to cuda cards"):
+        import torch
+
+        if torch.cuda.is_available():
+            raise LookupError("no way to cuda cards: not tested with a card")
+        choose("cuda", None)
+
+
+# ---- the verdict ----------------------------------------------------------------------------------------------------
+
+GROUND = verdict.Ground("xpu", ("0000:03:00.0 0xe223", "0000:04:00.0 0xe223"), "libze 1.6", "6.17.0", "oneccl 2022.1.2")
+
+
+def made(ok: bool = True, **changes) -> verdict.Verdict:
+    both = (verdict.Pair(0, 1, True, ok, 11.3), verdict.Pair(1, 0, True, True, 11.3))
+    return replace(verdict.Verdict(ok, "said", (0, 1), both, GROUND, "2026-01-01"), **changes)
+
+
+def test_a_verdict_comes_back(private_cache):
+    assert verdict.peer_access("xpu", on=GROUND) is None
+    verdict.save(made())
+    assert verdict.load("xpu", GROUND) == made()
+    assert verdict.peer_access("xpu", (0, 1), GROUND) is True
+    verdict.save(made(False))
+    assert verdict.peer_access("xpu", (0, 1), GROUND) is False
+    assert verdict.peer_access("xpu", None, GROUND) is False
+
+
+@pytest.mark.parametrize("part", ["cards", "driver", "kernel", "library"])
+def test_a_verdict_dies_with_its_ground(private_cache, part):
+    verdict.save(made())
+    other = replace(GROUND, **{part: ("other",) if part == "cards" else "other"})
+    assert verdict.load("xpu", other) is None
+
+
+def test_cards_that_were_not_tested_have_no_verdict(private_cache):
+    verdict.save(made())
+    assert verdict.peer_access("xpu", (0, 2), GROUND) is None
+    assert verdict.peer_access("cpu") is None
+
+
+def test_a_probe_that_hung_proves_nothing(private_cache):
+    verdict.save(made(False, pairs=()))
+    assert verdict.peer_access("xpu", (0, 1), GROUND) is False
+    assert verdict.peer_access("xpu", None, GROUND) is False
+
+
+def test_a_broken_file_is_no_verdict(private_cache):
+    path = verdict.save(made())
+    for text in ("", "{}", "[]", '{"schema": 99}', path.read_text()[:-20]):
+        path.write_text(text)
+        assert verdict.load("xpu", GROUND) is None
+
+
+def test_the_ground_is_read_from_the_system(tmp_path):
+    card = tmp_path / "sys/bus/pci/devices/0000:03:00.0"
+    card.mkdir(parents=True)
+    for name, text in (("vendor", "0x8086"), ("class", "0x030000"), ("device", "0xe223")):
+        (card / name).write_text(text + "\n")
+    library = tmp_path / "usr/lib/x86_64-linux-gnu"
+    library.mkdir(parents=True)
+    (library / "libze_intel_gpu.so.1.6.38308").write_bytes(b"")
+    (library / "libze_intel_gpu.so.1").symlink_to("libze_intel_gpu.so.1.6.38308")
+    ground = verdict.ground("xpu", tmp_path)
+    assert ground.cards == ("0000:03:00.0 0xe223",) and ground.driver == "libze_intel_gpu.so.1.6.38308"
+    assert verdict.ground("cuda", tmp_path).cards == ()
+
+
+def test_the_environment_follows_the_verdict(private_cache, monkeypatch):
+    from xpu_moe.env import __main__ as tool
+    from xpu_moe.env.profiles import exports, render
+
+    monkeypatch.setattr(verdict, "ground", lambda kind, root=None: replace(GROUND, kind=kind))
+
+    def value() -> str | None:
+        return exports(render("default", "xpu", {}, {}, tool.here("xpu", (0, 1)))).get("CCL_TOPO_P2P_ACCESS")
+
+    assert value() is None
+    verdict.save(made())
+    assert value() == "1"
+    verdict.save(made(False))
+    assert value() is None
+
+
+def test_an_unsafe_cache_is_no_verdict(private_cache):
+    private_cache.mkdir()
+    private_cache.chmod(0o777)
+    with pytest.raises(cache.UnsafeCache):
+        verdict.save(made())
+    assert verdict.peer_access("xpu", (0, 1), GROUND) is None
