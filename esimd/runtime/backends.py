@@ -47,11 +47,15 @@ class _Backend:
         self.name, self.room, self._session_of = room.name, room, session_of
 
     def supports(self, case: Case) -> Support:
-        reason = self.refusal(case) or self._device_refusal()
+        reason = self.refusal(case) or _device_refusal(self.room, self._session_of, self.module(case))
         return Support(False, reason) if reason else Support(True, self.room.why)
 
     def refusal(self, case: Case) -> str | None:
         """Why the kernels cannot serve the case, whatever the device."""
+        raise NotImplementedError
+
+    def module(self, case: Case) -> str:
+        """The stem of the SPIR-V file that serves the case."""
         raise NotImplementedError
 
     def prepare(self, weights: Any, case: Case) -> Any:
@@ -61,17 +65,14 @@ class _Backend:
     def workspace(self, case: Case) -> int:
         return 0
 
-    def _device_refusal(self, index: int = 0) -> str | None:
-        return _device_refusal(self.room, self._session_of, index)
-
     def _session(self, tensor: torch.Tensor) -> Session:
         return self._session_of(tensor.device.index or 0)
 
 
 @lru_cache(maxsize=64)
-def _device_refusal(room: Room, session_of: SessionOf, index: int) -> str | None:
-    """Why a device cannot run a room's kernels; asks once (builds the launch library where it is not cached)."""
-    missing = room.missing("route_sigmoid_topk")
+def _device_refusal(room: Room, session_of: SessionOf, module: str, index: int = 0) -> str | None:
+    """Why a device cannot run a room's module; asks once (builds the launch library where it is not cached)."""
+    missing = room.missing(module)
     if missing:
         return missing
     try:
@@ -104,6 +105,11 @@ class Moe(_Backend):
             case.dtype, case.tokens, case.hidden_size, case.intermediate_size, case.num_experts, case.top_k,
             case.group_size,
         )  # fmt: skip
+
+    def module(self, case: Case) -> str:
+        return self.room.shapes.down(
+            case.dtype, 1, case.hidden_size, case.intermediate_size, case.top_k, case.group_size
+        ).module
 
     def workspace(self, case: Case) -> int:
         """Bytes for the largest M of the case."""
@@ -237,6 +243,9 @@ class Route(_Backend):
             return f"logits are {case.dtype}, wanted one of {', '.join(_FLOATS)}"
         return _token_range(case)
 
+    def module(self, case: Case) -> str:
+        return self.room.shapes.route(1).module
+
     def run(self, logits, bias, top_k, *, renormalize, scale):
         weights = logits.new_empty((logits.shape[0], top_k), dtype=torch.float32)
         ids = logits.new_empty((logits.shape[0], top_k), dtype=torch.int32)
@@ -267,6 +276,9 @@ class _QkRms(_Backend):
             if size % 32:
                 return f"{name} {size}, wanted a multiple of 32"
         return _token_range(case)
+
+    def module(self, case: Case) -> str:
+        return self.room.shapes.qk_partial(case.dtype, 1).module
 
 
 class Partial(_QkRms):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +34,7 @@ class Room:
     needs_esimd: bool = False
     sub_group: int = 0  # a size that the device must offer
     why: str = ""
+    build: str = ""  # the command that makes the modules
 
     def lacking(self, device: dict[str, Any]) -> str | None:
         """Why a device (Library.device's facts) cannot run these modules, None where it can."""
@@ -48,23 +51,30 @@ class Room:
         """One sentence where the module's file is not there, else None."""
         if (self.folder / f"{module}.spv").exists():
             return None
-        return f"{self.folder / module}.spv is missing; make it with `python -m xpu_moe.esimd build`"
+        return f"{self.folder / module}.spv is missing; make it with `{self.build}`"
 
-    def read(self, module: str) -> list[bytes]:
-        """The images of a module: kernels with other device needs land in NAME.1.spv, … Raises KernelMissing."""
+    def read(self, module: str) -> bytes:
+        """A module's SPIR-V, compared with the manifest (a driver may crash over a damaged one). KernelMissing."""
         missing = self.missing(module)
         if missing:
             raise KernelMissing(f"{self.name} kernels: {missing}, or reinstall the wheel")
-        files = [self.folder / f"{module}.spv", *sorted(self.folder.glob(f"{module}.[0-9]*.spv"))]
-        return [file.read_bytes() for file in files]
+        file, manifest = self.folder / f"{module}.spv", self.folder / "manifest.json"
+        image = file.read_bytes()
+        rows = json.loads(manifest.read_text(encoding="utf-8"))["modules"] if manifest.exists() else {}
+        if rows.get(module, {}).get("spirv") != hashlib.sha256(image).hexdigest():
+            raise KernelMissing(
+                f"{self.name} kernels: {file} is not the file that {manifest.name} describes; make it with "
+                f"`{self.build}`, or reinstall the wheel"
+            )
+        return image
 
 
 # -vc-codegen: a module that travels as bare SPIR-V has no property that says ESIMD, so the driver is told.
 ESIMD = Room(
-    "esimd", esimd_shapes, _ESIMD / "spirv", "-vc-codegen", routes_in_up=True, needs_esimd=True,
-    why="ESIMD kernels: one hardware thread a tile, block messages",
+    "esimd", esimd_shapes, _ESIMD / "kernels" / "spirv", "-vc-codegen", routes_in_up=True, needs_esimd=True,
+    why="ESIMD kernels: one hardware thread a tile, block messages", build="python -m xpu_moe.esimd build",
 )  # fmt: skip
 TWINS = Room(
     "sycl_twin", twin_shapes, _ESIMD / "twins" / "spirv", "", routes_in_up=False, sub_group=twin_shapes.LANES,
-    why="SIMT twins of the ESIMD kernels, sub-groups of 16",
+    why="SIMT twins of the ESIMD kernels, sub-groups of 16", build="python -m xpu_moe.esimd build-twins",
 )  # fmt: skip

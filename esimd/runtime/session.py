@@ -30,7 +30,7 @@ class Session:
         self.device = loaded.device(queue)
         self._plans: set[int] = set()
         self._modules: dict[tuple[str, str], dict[str, int]] = {}
-        self._kernels: dict[tuple[str, str], int] = {}
+        self._kernels: dict[tuple[str, str, int], int] = {}
 
     def install(self, plan: Plan, room: Room) -> int:
         """Load the plan's kernels and hand it to the library, once; returns its identity."""
@@ -50,7 +50,8 @@ class Session:
 
         Raises KernelMissing, SpirvError, RuntimeFailure (the driver's refusal).
         """
-        if (room.name, name) not in self._kernels:
+        key = (room.name, name, arguments)
+        if key not in self._kernels:
             lacking = room.lacking(self.device)
             if lacking:
                 raise KernelMissing(f"{room.name} kernel {name}: {lacking}")
@@ -63,20 +64,18 @@ class Session:
             if found != arguments:
                 raise KernelMissing(
                     f"{room.name} kernel {name}: takes {found} arguments, wanted {arguments}: the module is of another "
-                    "version, rebuild it with `python -m xpu_moe.esimd build`"
+                    f"version, rebuild it with `{room.build}`"
                 )
-            self._kernels[room.name, name] = kernel
-        return self._kernels[room.name, name]
+            self._kernels[key] = kernel
+        return self._kernels[key]
 
     def _module(self, room: Room, module: str) -> dict[str, int]:
         """Kernel name -> address of the built module that holds it."""
         if (room.name, module) not in self._modules:
-            owners: dict[str, int] = {}
-            for image in room.read(module):
-                spirv.version(image, f"{room.name} module {module}.spv")
-                handle = self.library.module(self.queue, image, room.options)
-                owners.update(dict.fromkeys(spirv.entry_points(image), handle))
-            self._modules[room.name, module] = owners
+            image, what = room.read(module), f"{room.name} module {module}.spv"
+            spirv.version(image, what)
+            handle = self.library.module(self.queue, image, room.options)
+            self._modules[room.name, module] = dict.fromkeys(spirv.entry_points(image, what), handle)
         return self._modules[room.name, module]
 
 

@@ -29,14 +29,14 @@ def version(module: bytes, name: str = "module") -> tuple[int, int]:
     return found
 
 
-def entry_points(module: bytes) -> tuple[str, ...]:
-    """The names of the module's kernels (OpEntryPoint)."""
+def entry_points(module: bytes, name: str = "module") -> tuple[str, ...]:
+    """The names of the module's kernels (OpEntryPoint). Raises SpirvError where the instructions end early."""
     words = memoryview(module).cast("I")
     names, at = [], 5
     while at < len(words):
         length, opcode = words[at] >> 16, words[at] & 0xFFFF
-        if length == 0:
-            raise SpirvError(f"module: instruction of length 0 at word {at}")
+        if length == 0 or at + length > len(words):
+            raise SpirvError(f"{name}: got {len(words)} words, wanted more: the instruction at word {at} is cut off")
         if opcode == 15:  # OpEntryPoint: execution model, id, name …
             raw = words[at + 3 : at + length].tobytes()
             names.append(raw.split(b"\0", 1)[0].decode())

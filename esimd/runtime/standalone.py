@@ -63,12 +63,18 @@ class Standalone:
         self.library.wait(self.queue)
 
 
-@cache
-def start(major: int = 9, profiling: bool = False) -> Standalone:
-    """Load libsycl of the tool environment and make the CPU queue the one that CPU tensors' operators submit to.
+def start(major: int = 9) -> Standalone:
+    """The one Standalone of this process: libsycl of the tool environment, and a CPU queue for CPU tensors' operators.
+
+    Its queue has profiling under XPU_MOE_TRACE_KERNELS=1.
 
     Raises LibsyclError when the process holds another libsycl, RuntimeFailure when the OpenCL device is not found.
     """
+    return _start(major)
+
+
+@cache
+def _start(major: int) -> Standalone:
     found = libsycl.loaded()
     if found is None:
         root = environment(major)
@@ -79,6 +85,6 @@ def start(major: int = 9, profiling: bool = False) -> Standalone:
     elif found.major != major:
         raise libsycl.LibsyclError(f"libsycl: got {found.path}, wanted libsycl.so.{major} for the OpenCL CPU device")
     loaded = library()
-    queue = loaded.queue(profiling=profiling)
+    queue = loaded.queue(profiling=read.flag("XPU_MOE_TRACE_KERNELS"))
     loaded.use_for_cpu_tensors(queue)
     return Standalone(loaded, queue)

@@ -8,7 +8,7 @@
 // twin's program has route_sigmoid_topk in front (every sub-group of `up` routing again would double its work).
 #pragma once
 
-#include "common.hpp"
+#include "twin.hpp"
 
 namespace twin {
 

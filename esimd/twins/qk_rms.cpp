@@ -2,7 +2,7 @@
 //
 //   partial  one sub-group for a row's Q, one for its K (group 2's index): strided sums, one reduction
 //   apply    one sub-group for 128 elements of Q, then of K
-#include "common.hpp"
+#include "twin.hpp"
 
 namespace twin {
 

@@ -5,7 +5,7 @@
 // so that no array of the logits is kept and nothing is marked as taken.
 #pragma once
 
-#include "common.hpp"
+#include "twin.hpp"
 
 namespace twin {
 
@@ -36,7 +36,7 @@ inline Candidate candidate(const void* logits, const void* bias, int64_t row, in
   float logit = load_kind(static_cast<const char*>(logits) + row, id, flags >> abi::LOGITS_SHIFT & 3);
   bool usable = !is_nan(logit);
   float choice = usable ? sigmoid(logit) : 0.0f;
-  if (bias) choice += load_kind(bias, id, flags >> abi::BIAS_SHIFT & 3);
+  if (flags & abi::WITH_BIAS) choice += load_kind(bias, id, flags >> abi::BIAS_SHIFT & 3);
   if (!usable || is_nan(choice)) choice = -kInfinity;
   return {usable, choice, id};
 }

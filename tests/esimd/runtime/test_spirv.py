@@ -37,3 +37,12 @@ def test_entry_points_are_listed():
     name = struct.unpack("<3I", b"up_kernel\0\0\0")
     entry = ((3 + len(name)) << 16 | 15, 6, 5, *name)
     assert spirv.entry_points(_module(0x00010000, spirv.MAGIC, 2 << 16 | 17, 6, *entry)) == ("up_kernel",)
+
+
+def test_a_module_that_is_cut_off_is_an_error_and_never_reaches_a_driver():
+    whole = _module(0x00010000, spirv.MAGIC, 2 << 16 | 17, 6, 3 << 16 | 14, 2, 2)
+    assert spirv.entry_points(whole) == ()
+    with pytest.raises(
+        spirv.SpirvError, match="up.spv: got 9 words, wanted more: the instruction at word 7 is cut off"
+    ):
+        spirv.entry_points(whole[:-4], "up.spv")

@@ -102,7 +102,7 @@ def test_a_missing_module_is_named(monkeypatch):
     monkeypatch.undo()
     lost = replace(ESIMD, folder=ESIMD.folder / "nowhere")
     answer = Moe(lost, lambda index: FakeSession()).supports(MINIMAX_TP4)
-    assert not answer.ok and "nowhere/route_sigmoid_topk.spv is missing" in answer.reason
+    assert not answer.ok and "nowhere/moe_u4_f16_g128.spv is missing" in answer.reason
     assert "python -m xpu_moe.esimd build" in answer.reason
 
 
