@@ -16,7 +16,7 @@ setup(
     package_dir=ROOMS,
     package_data={
         "xpu_moe": ["**/*.cpp", "**/*.json", "**/*.jinja", "**/*.toml", "py.typed"],
-        "xpu_moe.cuda": ["**/*.cu", "**/*.cuh", "**/*.json"],
+        "xpu_moe.cuda": ["**/*.c", "**/*.cu", "**/*.cuh", "**/*.json"],
         "xpu_moe.esimd": ["**/*.hpp", "**/*.cpp", "**/*.spv", "**/*.json"],
     },
 )

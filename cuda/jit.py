@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from xpu_moe.cuda import fastlaunch
 from xpu_moe.cuda.compiler import CompileError, NoCompiler, Program, cubin, program
 
 __all__ = [
@@ -150,9 +151,17 @@ class Launch:
             self._complain(code)
 
     def fixed(self, start: int, stop: int, *arguments: int | float) -> Callable[..., None]:
-        """A callable (stream, arguments `start` to `stop`): the others keep the values given here. Owns this launch."""
+        """A callable (stream, pointers `start` to `stop`): the others keep the values given here. Owns this launch."""
         letters = "".join(letter * int(count or 1) for count, letter in _letters(self._kernel.signature))
+        if set(letters[start:stop]) - {"P"}:
+            raise ValueError(f"{self._kernel.name}: arguments {start} to {stop} of {letters!r} are not all pointers")
         self._pack(self._buffer, 0, *arguments)
+        fast, _ = fastlaunch.launcher()
+        if fast is not None:
+            config_at, function, slots, _ = self._at
+            stream_at, head = config_at + _Config.stream.offset, ctypes.addressof(self._buffer) + 8 * start
+            enqueue_at = ctypes.cast(self._enqueue, ctypes.c_void_p).value
+            return fast(enqueue_at, config_at, stream_at, function, slots, head, stop - start, self._complain)
         pack, at = struct.Struct("<" + "".join(_SLOTS[c] for c in letters[start:stop])).pack_into, 8 * start
         buffer, config, enqueue, where, lock, complain = (
             self._buffer, self._config, self._enqueue, self._at, self._lock, self._complain,

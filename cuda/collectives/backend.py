@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -75,6 +76,10 @@ class AllReduce(_Backend):
             if reason is None:
                 return Support(True, choice.reason)
         return Support(False, reason)
+
+    def bind(self, x: torch.Tensor, *, world_size: int, group: str) -> Callable[[torch.Tensor, torch.Tensor], None]:
+        """A callable (x, out) for tensors of this size and dtype."""
+        return _all_reduce(group, self.algorithm, x.dtype, x.numel())
 
     def run(self, x: torch.Tensor, *, world_size: int, group: str, out: torch.Tensor) -> None:
         _all_reduce(group, self.algorithm, x.dtype, x.numel())(x, out)

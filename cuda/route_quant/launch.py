@@ -13,7 +13,6 @@ from xpu_moe.cuda.route_quant import tuning
 from xpu_moe.ops.route_and_quant_fp8 import Options, Routed, empty
 
 SIGNATURE = "PPPPPPPiiiqqqqqf"
-WARPS = 4  # of a block, as in the kernel
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 MAX_EXPERTS, MAX_TOP_K = 512, 32
 
@@ -29,13 +28,14 @@ def build(
     unroll: int,
     vector: bool,
     logits_vector: bool,
+    warps: int = 4,
 ) -> Program:
     """The translation unit of one build."""
     per_lane = max(1, 1 << (-(-experts // 32) - 1).bit_length())
     defines = {
         "EXPERTS": experts, "TOP_K": options.top_k, "PER_LANE": per_lane, "HIDDEN": hidden,
-        "PADDED": options.padded(hidden), "GROUP": options.group_size, "UNROLL": unroll, "X_TYPE": x_type,
-        "LOGITS_TYPE": logits_type, "BIAS_TYPE": bias_type, "RENORMALIZE": int(options.renormalize),
+        "PADDED": options.padded(hidden), "GROUP": options.group_size, "UNROLL": unroll, "WARPS": warps,
+        "X_TYPE": x_type, "LOGITS_TYPE": logits_type, "BIAS_TYPE": bias_type, "RENORMALIZE": int(options.renormalize),
         "UE8M0": int(options.scale_ue8m0), "VECTOR": int(vector), "LOGITS_VECTOR": int(logits_vector),
     }  # fmt: skip
     return program(Path(__file__).with_name("route_quant.cu"), defines)
@@ -54,10 +54,12 @@ def vector_logits(logits: torch.Tensor, bias: torch.Tensor | None) -> bool:
     return whole and floats and logits.stride(0) % 4 == 0
 
 
-def grid(tokens: int, groups: int, group_size: int, unroll: int, parts: str = "both") -> tuple[int, int]:
+def grid(
+    tokens: int, groups: int, group_size: int, unroll: int, parts: str = "both", warps: int = 4
+) -> tuple[int, int]:
     """(blocks that route, blocks that quantise)."""
-    route_blocks = -(-tokens // WARPS) if parts != "quant" else 0
-    per_block = WARPS * unroll * (32 // (group_size // 16))
+    route_blocks = -(-tokens // warps) if parts != "quant" else 0
+    per_block = warps * unroll * (32 // (group_size // 16))
     return route_blocks, -(-tokens * groups // per_block) if parts != "route" else 0
 
 
@@ -87,7 +89,9 @@ def runner(
     if tokens == 0:
         return lambda x, logits, bias, out=None: out or empty(x, options)
     chosen = choice or tuning.choice(tokens)
-    route_blocks, quant_blocks = grid(tokens, options.groups(hidden), options.group_size, chosen.unroll, parts)
+    route_blocks, quant_blocks = grid(
+        tokens, options.groups(hidden), options.group_size, chosen.unroll, parts, chosen.warps
+    )
     blocks, period = (route_blocks + quant_blocks,), every(route_blocks, quant_blocks)
     shapes_allow = vector_shapes(hidden, x.stride(0), x.element_size(), options)
     logits_allow = vector_logits(logits, bias)
@@ -97,9 +101,9 @@ def runner(
 
     def call_for(key: tuple[bool, bool, tuple]) -> Callable[..., None]:
         vector, logits_vector, strides = key
-        unit = build(experts, hidden, *types, options, chosen.unroll, vector, logits_vector)
+        unit = build(experts, hidden, *types, options, chosen.unroll, vector, logits_vector, chosen.warps)
         kernel = jit.load(unit, "route_quant", SIGNATURE, device)
-        launch = kernel.bind(blocks, (32 * WARPS,), programmatic=chosen.programmatic)
+        launch = kernel.bind(blocks, (32 * chosen.warps,), programmatic=chosen.programmatic)
         rest = (x_stride, logits_stride, *strides, options.scale)
         found = calls[key] = launch.fixed(0, 7, *(0,) * 7, tokens, route_blocks, period, *rest)
         return found
@@ -143,11 +147,12 @@ def route(logits: torch.Tensor, bias: torch.Tensor | None, options: Options) -> 
     types = (1, TYPES[logits.dtype], -1 if bias is None else TYPES[bias.dtype])
     bias_at = 0 if bias is None else bias.data_ptr()
     logits_vector = vector_logits(logits, bias) and not (logits.data_ptr() | bias_at) & 15
-    unit = build(experts, options.group_size, *types, options, 1, True, logits_vector)
-    blocks = -(-tokens // WARPS)
+    warps = tuning.choice(tokens).warps
+    unit = build(experts, options.group_size, *types, options, 1, True, logits_vector, warps)
+    blocks = -(-tokens // warps)
     with torch.cuda.device(logits.device):
         jit.load(unit, "route_quant", SIGNATURE, logits.device.index).launch(
-            (blocks,), (32 * WARPS,), 0, logits.data_ptr(), bias_at,
+            (blocks,), (32 * warps,), 0, logits.data_ptr(), bias_at,
             weights.data_ptr(), ids.data_ptr(), 0, 0, tokens, blocks, 1, 0, logits.stride(0), 0, 0, 0, options.scale,
             stream=jit.stream(logits.device.index), programmatic=tuning.choice(tokens).programmatic,
         )  # fmt: skip

@@ -9,7 +9,7 @@
 //          and no vote in the round; others are done again with a stable sort, so that the lowest expert wins.
 //   quant: LANES lanes share a group of GROUP values, 16 values a lane as two runs of 8 (16-byte loads, 8-byte stores).
 //
-// Defines: EXPERTS, TOP_K, PER_LANE, HIDDEN, PADDED, GROUP, UNROLL, X_TYPE / LOGITS_TYPE / BIAS_TYPE (0 float32,
+// Defines: EXPERTS, TOP_K, PER_LANE, HIDDEN, PADDED, GROUP, WARPS (of a block), UNROLL, X_TYPE / LOGITS_TYPE / BIAS_TYPE (0 float32,
 // 1 bfloat16, 2 float16, bias also -1 = none), RENORMALIZE, UE8M0, VECTOR (x and q allow 16- and 8-byte access),
 // LOGITS_VECTOR (a lane's logits and bias allow 16-byte access; float32 only).
 
@@ -17,7 +17,9 @@ typedef unsigned char u8;
 typedef unsigned int u32;
 typedef unsigned short u16;
 
-constexpr int WARPS = 4;
+#ifndef WARPS
+#define WARPS 4
+#endif
 constexpr u32 ALL = 0xffffffffu;
 constexpr int TAKEN = (int)0x80000000;     // below every key: already selected, or no such expert
 constexpr int UNUSABLE = TAKEN + 1;        // a NaN logit: selected only when nothing else is left
@@ -53,8 +55,8 @@ __device__ __forceinline__ int sortable(float value) {
     return bits ^ ((bits >> 31) & 0x7fffffff);
 }
 
-// One expert's score: the correctly rounded reciprocal of 1 + e^-x, the same bits as torch.sigmoid, whose ids must be met
-// exactly. One Newton step from the approximation rounds correctly for 1 <= d < 2^126; beyond, `exact` is asked.
+// 1 / d, correctly rounded where d and 1 / d are normal: the approximation and one Newton step, without the branches that
+// __frcp_rn has for the rest. A score 1 / (1 + e^-x) then has the bits of torch.sigmoid, whose ids must be met exactly.
 __device__ __forceinline__ float reciprocal(float d) {
     float r;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
@@ -211,18 +213,23 @@ __device__ __forceinline__ u32 e4m3_pair(float low, float high) {
 }
 
 // x / s, correctly rounded, from r = 1 / s correctly rounded (Markstein): three instructions instead of a division.
-// The remainder can only underflow where the quotient is far below e4m3's smallest number.
+// The remainder can only underflow where the quotient is far below e4m3's smallest number. By a power of two the product
+// is exact.
 __device__ __forceinline__ float divide(float x, float s, float r) {
     float quotient = x * r;
-    return fmaf(fmaf(-quotient, s, x), r, quotient);
+    return UE8M0 ? quotient : fmaf(fmaf(-quotient, s, x), r, quotient);
 }
 
+// The scale s of a group and r = 1 / s. An infinite amax gives s = inf and r = 0.
 __device__ __forceinline__ void scale_of(float largest, float& s, float& r) {
-    s = __fdiv_rn(fmaxf(largest, 1e-10f), 448.0f);
+    constexpr float PER_448 = 1.0f / 448.0f;
+    const float amax = fmaxf(largest, 1e-10f), quotient = amax * PER_448;
+    s = fmaf(fmaf(-quotient, 448.0f, amax), PER_448, quotient);   // amax / 448, correctly rounded
 #if UE8M0
     s = __uint_as_float((__float_as_uint(s) + 0x007fffffu) & 0xff800000u);   // the power of two at or above
 #endif
-    r = __frcp_rn(s);
+    r = reciprocal(s);
+    if (amax > 3.4028234e38f) s = amax, r = 0.0f;
 }
 
 #if VECTOR

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Choice:
-    """For up to `tokens` tokens: `unroll` runs of groups a warp, `programmatic` = overlap with the kernel before."""
+    """For up to `tokens` tokens: `unroll` runs of groups a warp, `warps` a block, `programmatic`: the start of the launch
+    overlaps the end of the kernel before."""
 
     tokens: int
     unroll: int
     programmatic: bool
     source: str
+    warps: int = 4
 
 
 TABLE = (
-    Choice(256, 1, True, "to be measured"),
-    Choice(2048, 1, False, "to be measured"),
-    Choice(1 << 62, 2, False, "to be measured"),
+    Choice(256, 2, True, "to be measured"),
+    Choice(1024, 1, True, "to be measured"),
+    Choice(1 << 62, 2, True, "to be measured"),
 )
 
 
@@ -29,9 +31,10 @@ def choice(tokens: int) -> Choice:
 
 def describe() -> str:
     """The table in a sentence, for reasons and reports."""
-    parts = (
-        f"M <= {row.tokens}: unroll {row.unroll}{', programmatic launch' if row.programmatic else ''}"
-        for row in TABLE[:-1]
-    )
-    last = TABLE[-1]
-    return "; ".join((*parts, f"above: unroll {last.unroll}{', programmatic launch' if last.programmatic else ''}"))
+
+    def text(row: Choice) -> str:
+        overlap = ", programmatic launch" if row.programmatic else ""
+        return f"unroll {row.unroll}, {row.warps} warps{overlap}"
+
+    parts = (f"M <= {row.tokens}: {text(row)}" for row in TABLE[:-1])
+    return "; ".join((*parts, f"above: {text(TABLE[-1])}"))

@@ -11,6 +11,7 @@ itself; both are contiguous. AVG is not offered: it was wrong for tiny tensors o
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
 import torch
@@ -74,20 +75,37 @@ def _backend(kind: str, dtype: torch.dtype, size: int, world_size: int, group: s
     return select(_case(kind, dtype, size, world_size, group)).backend
 
 
+# The bound call of (shape, dtype, device, group): what an eager all-reduce of 2 us can afford to look up.
+_CALLS: dict[tuple, Callable[[torch.Tensor, torch.Tensor], object]] = {}
+
+
 def forget() -> None:
     """Drop cached decisions: for a backend that became available (peer memory mapped) after a first call."""
+    _CALLS.clear()
     _backend.cache_clear()
     select.cache_clear()
 
 
 def run(x: torch.Tensor, out: torch.Tensor, world_size: int, group: str) -> None:
     """The call inside other operators: no checks, no dispatch through torch."""
+    key = (x.shape, x.dtype, x.device, group)
+    call = _CALLS.get(key)
+    if call is None:
+        if len(_CALLS) >= 4096:
+            _CALLS.clear()
+        call = _CALLS[key] = _bound(x, world_size, group)
+    call(x, out)
+
+
+def _bound(x: torch.Tensor, world_size: int, group: str) -> Callable[[torch.Tensor, torch.Tensor], object]:
+    """(x, out) -> sum over the ranks, for tensors like x. A backend may offer `bind`, else its `run` is taken."""
     if world_size == 1 or x.numel() == 0:
-        if out is not x:
-            out.copy_(x)
-        return
-    size = x.numel() * x.element_size()
-    _backend(x.device.type, x.dtype, size, world_size, group).run(x, world_size=world_size, group=group, out=out)
+        return lambda x, out: None if out is x else out.copy_(x)
+    backend = _backend(x.device.type, x.dtype, x.numel() * x.element_size(), world_size, group)
+    bind = getattr(backend, "bind", None)
+    if bind is not None:
+        return bind(x, world_size=world_size, group=group)
+    return lambda x, out: backend.run(x, world_size=world_size, group=group, out=out)
 
 
 def _run(x: torch.Tensor, world_size: int, group: str) -> torch.Tensor:

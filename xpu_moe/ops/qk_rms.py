@@ -92,9 +92,10 @@ def allreduce_qk_rms(
     check_weights(qkv, q_weight, k_weight, q_size, kv_size)
     who = communicator or groups.default()
     arguments = (qkv, q_weight, k_weight, q_size, kv_size, eps, who.world_size, who.name)
+    eager = type(qkv) is torch.Tensor and not torch.compiler.is_compiling()  # then the dispatcher is pure cost
     if not inplace:
-        return torch.ops.xpu_moe.allreduce_qk_rms(*arguments)
-    torch.ops.xpu_moe.allreduce_qk_rms_(*arguments)
+        return _fused(*arguments) if eager else torch.ops.xpu_moe.allreduce_qk_rms(*arguments)
+    (_fused_inplace if eager else torch.ops.xpu_moe.allreduce_qk_rms_)(*arguments)
     return views(qkv, q_size, kv_size)
 
 

@@ -20,7 +20,9 @@ HELP = "route_and_quant_fp8: sigmoid top-k and e4m3 group quantisation in one la
 HIDDEN, EXPERTS, TOP_K = 3072, 256, 8  # MiniMax-M2
 _TOKENS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
 _SMALL = (1, 16, 64)
-_SETS = 4  # input sets of a timing, each with random values of its own
+# Input sets of a timing, each with random values of its own. The kernel before has just written x and the logits, so
+# they are in the cache as far as they fit: few sets for many tokens.
+_SETS = ((512, 4), (1 << 62, 2))
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,11 @@ def errors(found: Routed, given: Inputs, options: Options) -> dict[str, float]:
     }
 
 
+def set_count(tokens: int) -> int:
+    """Input sets that a timing of M tokens goes round."""
+    return next(sets for limit, sets in _SETS if tokens <= limit)
+
+
 def moved(tokens: int) -> float:
     """Bytes: x and logits read once; codes, scales, weights and ids written once."""
     return tokens * (HIDDEN * 2 + EXPERTS * 4 + HIDDEN + HIDDEN // 128 * 4 + TOP_K * 8) + EXPERTS * 4.0
@@ -65,7 +72,7 @@ def rows(setting: Setting) -> Iterator[Row]:
 
 
 def _row(setting: Setting, tokens: int, options: Options) -> Row:
-    sets = [inputs(setting.kind, tokens, options, setting.seed + 1000 * tokens + i) for i in range(_SETS)]
+    sets = [inputs(setting.kind, tokens, options, setting.seed + 1000 * tokens + i) for i in range(set_count(tokens))]
     chosen = selection(sets[0].x, sets[0].logits, options)
 
     def calls(function: Callable) -> list[timing.Call]:
@@ -102,20 +109,23 @@ def _row(setting: Setting, tokens: int, options: Options) -> Row:
 
 
 def _rivals(setting: Setting, sets: list[Inputs], options: Options) -> dict[str, float | str]:
-    rounds = setting.rounds
-    if setting.kind == "cuda":
+    pair = timing.measure(setting.kind, pair_calls(setting.kind, sets, options), rounds=setting.rounds)
+    return {"two launches": pair.us, "vllm": _vllm(setting, sets, options)}
+
+
+def pair_calls(kind: str, sets: list[Inputs], options: Options) -> list[timing.Call]:
+    """The same work as two calls: routing, then quantisation."""
+    if kind == "cuda":
         from xpu_moe.cuda.route_quant import launch
 
         halves = [launch.runner(sets[0].x, sets[0].logits, sets[0].bias, options, parts=p) for p in ("route", "quant")]
-        pair = [lambda s=s: [half(s.x, s.logits, s.bias, s.out) for half in halves] for s in sets]
-    else:
+        return [lambda s=s: [half(s.x, s.logits, s.bias, s.out) for half in halves] for s in sets]
 
-        def both(s: Inputs) -> None:
-            route(s.logits, s.bias, options.top_k, options.renormalize, options.scale)
-            quantize(s.x, options.group_size, options.scale_ue8m0)
+    def both(s: Inputs) -> None:
+        route(s.logits, s.bias, options.top_k, options.renormalize, options.scale)
+        quantize(s.x, options.group_size, options.scale_ue8m0)
 
-        pair = [lambda s=s: both(s) for s in sets]
-    return {"two launches": timing.measure(setting.kind, pair, rounds=rounds).us, "vllm": _vllm(setting, sets, options)}
+    return [lambda s=s: both(s) for s in sets]
 
 
 def _vllm(setting: Setting, sets: list[Inputs], options: Options) -> float | str:
