@@ -38,6 +38,7 @@ VARIABLES = (
              devices=_X, source=_XCCL, honoured=_SINCE, reads="torch-bool",
              why="synchronises and cannot be captured; the all-reduce probe, which times and captures, checks its data "
              "itself and leaves this off",
+             cautions=(Caution("1", "warn", "synchronises at every collective: for probes only"),),
              conflicts=(Conflict("1", "VLLM_XPU_ENABLE_XPU_GRAPH=1", "it synchronises: not capturable"),)),
     Variable("TORCH_XCCL_HIGH_PRIORITY", "bool", "High stream priority.", "torch", "0", devices=_X, source=_XCCL,
              honoured=_SINCE, reads="torch-bool"),

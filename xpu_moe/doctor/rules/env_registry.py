@@ -139,7 +139,7 @@ def _contradicted(context: Context, row: Variable, taken: str) -> bool:
 def _with_graph(context: Context) -> Mapping[str, str]:
     """The environment in which "graphs are on" is always told by the variable that rows write for it."""
     env = {k: v for k, v in (context.facts.env or {}).items() if k != "VLLM_XPU_ENABLE_XPU_GRAPH"}
-    return {**env, "VLLM_XPU_ENABLE_XPU_GRAPH": "1"} if context.graph else env
+    return {**env, "VLLM_XPU_ENABLE_XPU_GRAPH": "1"} if context.xpu and context.graph else env
 
 
 def _conflicts(context: Context) -> list[Hit]:
@@ -168,16 +168,22 @@ def _needs(context: Context) -> list[Hit]:
                 continue
             if holds(need.other, env) is None:
                 says = f"does nothing without {need.other}: {need.why}"
-                severity = moderated(context, name, taken, "warn") or "info"
+                unsure = name.startswith("UR_") and "SYCL_UR_USE_LEVEL_ZERO_V2" not in env and not _second(context)
+                severity = "info" if unsure else moderated(context, name, taken, "warn") or "info"
                 fix = f"unset {quoted(name)}, or export {need.other}"
                 hits.append(_hit(row, name, value, says, fix=fix, severity=severity))
     return hits
 
 
+def _second(context: Context) -> bool:
+    """Is the v2 Level Zero adapter in use by default? Newer runtimes choose it on Xe2."""
+    return context.battlemage and context.has("oneapi", ">=2026")
+
+
 def _chooses_cards(context: Context) -> Hit | None:
     env = context.facts.env or {}
     wrong, right = _FOREIGN.get(context.device or "", ("", ""))
-    if wrong not in env or right in env or (context.xpu and "ONEAPI_DEVICE_SELECTOR" in env):
+    if wrong not in env or right in env:
         return None
     return {"name": wrong, "right": right, "device": context.device, "value": shown(env[wrong])}
 
@@ -205,7 +211,11 @@ def _strangers(context: Context) -> list[Hit]:
         if envs and envs.env_names and name in envs.env_names:
             continue
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.86)
-        sure = bool(near) or name.startswith(("CCL_", "VLLM_XPU_", "VLLM_MINIMAX_")) or bool(envs and "VLLM" in name)
+        sure = (
+            bool(near)
+            or name.startswith(("CCL_", "VLLM_XPU_", "VLLM_MINIMAX_", "SYCL_PI_"))
+            or bool(envs and "VLLM" in name)
+        )
         hint = f"Did you mean {near[0]}?" if near else "No version known to us reads it."
         severity = "warn" if sure else "info"
         hits.append({"name": name, "value": shown(value), "hint": hint, "quoted": quoted(name), "severity": severity})

@@ -76,6 +76,8 @@ def _unknown(context: Context) -> list[Hit]:
         early = any(k == kind and p == asked and context.has("vllm", ranges) for k, p, ranges in _SINCE)
         if (asked not in listed) if listed else (early or asked not in table):
             hits.append({"field": _field(kind), "asked": shown(asked), "version": version or "(version unknown)"})
+    if len(hits) == 2:  # one cause: the reasoning parser ends the start, the tool parser may pass unnoticed
+        hits[0] = {**hits[0], "severity": "warn"}
     return hits
 
 
@@ -122,6 +124,7 @@ RULE = Rule(
             "minimax_m2_append_think leaves the text in content and prefixes <think>.", "--reasoning-parser minimax_m2",
             "vLLM", _append_think),
         Row("parser.vllm-too-old", "error", "python.packages.vllm", "vLLM {version} does not know MiniMax-M2",
-            "The model and its parsers came with 0.11.", "install vLLM 0.26 or 0.32", "vLLM", _too_old),
+            "The model and its parsers came with 0.11.", "install vLLM 0.26 or 0.32", "vLLM", _too_old,
+            ("plan.tool_call_parser", "plan.reasoning_parser")),
     ),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from xpu_moe.doctor.rules.base import Context, Row, Rule
@@ -75,6 +76,7 @@ def selected(value: str, visible: int | None, world: int | None) -> str:
     chosen: set[str] = set()
     every = False
     taking = [term for term in terms if not term.startswith("!")]
+    away = _taken_away(term[1:] for term in terms if term.startswith("!"))
     if not terms:
         return "It is empty: no device is left."
     for term in taking:
@@ -91,18 +93,31 @@ def selected(value: str, visible: int | None, world: int | None) -> str:
                     chosen.add(device.split(".")[0])
             elif device not in ("cpu", "fpga", "acc"):
                 return f"{shown(device) or '(nothing)'} is no device: write a number, gpu or *."
-    if not taking:
-        return ""
-    if not every and not chosen:
+    if (taking and not every and not chosen) or away is None:
         return "It leaves no Level Zero GPU."
-    if every:
-        return ""
+    if every or not taking:
+        left = None if visible is None else visible - sum(int(device) < visible for device in away)
+        short = left is not None and world is not None and left < world
+        return f"The plan needs {world} cards (tp x pp), it leaves {left}." if short else ""
     beyond = sorted(int(device) for device in chosen if visible is not None and int(device) >= visible)
     if beyond:
         return f"It names device {beyond[0]}; {visible} are visible, numbered from 0 after ZE_AFFINITY_MASK."
     if world is not None and len(chosen) < world:
         return f"The plan needs {world} cards (tp x pp), it leaves {len(chosen)}."
     return ""
+
+
+def _taken_away(terms: Iterable[str]) -> set[str] | None:
+    """Numbers of Level Zero devices that `!` terms exclude; None when they exclude all."""
+    gone: set[str] = set()
+    for term in terms:
+        backend, _, devices = term.partition(":")
+        if backend in ("level_zero", "*"):
+            parts = devices.split(",")
+            if "*" in parts or "gpu" in parts:
+                return None
+            gone.update(part for part in parts if part.isdigit() and len(part) < 5)
+    return gone
 
 
 def _too_few(context: Context) -> Hit | None:

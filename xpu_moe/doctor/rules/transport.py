@@ -34,7 +34,9 @@ def _interfaces(context: Context) -> dict[str, Any] | None:
     tcp, kvs = context.facts.value("FI_TCP_IFACE"), context.facts.value("CCL_KVS_IFACE")
     if not _multi(context) or not tcp or not kvs or tcp in kvs or kvs in tcp:
         return None
-    return {"tcp": shown(tcp), "kvs": shown(kvs)}
+    both = {"FI_TCP_IFACE": tcp, "CCL_KVS_IFACE": kvs}
+    odd, right = ("CCL_KVS_IFACE", "FI_TCP_IFACE") if tcp == "lo" else ("FI_TCP_IFACE", "CCL_KVS_IFACE")
+    return {"name": odd, "odd": shown(both[odd]), "other": right, "right": shown(both[right])}
 
 
 def _mpi(context: Context) -> list[dict[str, Any]]:
@@ -42,6 +44,10 @@ def _mpi(context: Context) -> list[dict[str, Any]]:
     if not _multi(context) or (context.facts.value("CCL_ATL_TRANSPORT") or "").lower() == "ofi":
         return []
     return [{"name": name} for name in sorted(context.facts.env or {}) if name.startswith(_MPI_LEFT)]
+
+
+def _mpi_store(context: Context) -> bool:
+    return _multi(context) and (context.facts.value("CCL_KVS_MODE") or "").lower() == "mpi"
 
 
 def _cpu_flavour(context: Context) -> dict[str, Any] | None:
@@ -82,12 +88,15 @@ RULE = Rule(
         Row("transport.provider", "error", "env.FI_PROVIDER", "{value} gives oneCCL no libfabric provider",
             "{says} Initialisation ends in an fi_getinfo error.", "export FI_PROVIDER=tcp",
             "libfabric documentation; B70 field notes 1", _provider),
-        Row("transport.interfaces", "warn", "env.FI_TCP_IFACE", "{tcp} here, {kvs} in CCL_KVS_IFACE",
+        Row("transport.interfaces", "warn", "env.{name}", "{odd} here, {right} in {other}",
             "The provider and the key-value store should use the same interface; the wrong one hangs at init.",
             "export FI_TCP_IFACE=lo CCL_KVS_IFACE=lo", "steveseguin/llm-optimizations", _interfaces),
         Row("transport.mpi-left-over", "error", "env.{name}", "left over from an MPI launcher",
             "With such variables oneCCL stays on the mpi transport, which dies or hangs under vLLM's workers.",
             "unset {name}; export CCL_ATL_TRANSPORT=ofi", "oneCCL source", _mpi),
+        Row("transport.mpi-store", "warn", "env.CCL_KVS_MODE", "the key-value store goes over MPI",
+            "vLLM starts its workers itself: there is no MPI launcher for it.", "unset CCL_KVS_MODE", "oneCCL source",
+            _mpi_store),
         Row("transport.cpu-flavour", "error", "env.CCL_CONFIGURATION", "the CPU flavour of oneCCL is chosen",
             "It has no GPU support.", "unset CCL_CONFIGURATION, or export CCL_CONFIGURATION=cpu_gpu_dpcpp",
             "oneCCL documentation", _cpu_flavour),

@@ -54,6 +54,10 @@ def _bfloat16(context: Context) -> Hit | None:
     return {"name": old[0].name or old[0].device_id} if old and context.device in ("xpu", "cuda") else None
 
 
+def _float32(context: Context) -> bool:
+    return context.xpu and context.plan.dtype in ("float32", "float")
+
+
 def _bf16_cost(context: Context) -> bool:
     quant = context.shapes.quant if context.shapes else None
     return context.xpu and context.plan.dtype == "bfloat16" and bool(quant and quant.bits == 4) and context.minimax
@@ -202,6 +206,9 @@ RULE = Rule(
         Row("type.bfloat16", "error", "plan.dtype", "{name} has no bfloat16", "vLLM refuses it there.",
             "--dtype float16",
             "B70 field notes 11; vLLM platforms", _bfloat16),
+        Row("type.float32", "warn", "plan.dtype", "float32 on XPU",
+            "FLASH_ATTN does not take it: TRITON_ATTN made 13.07 against 34.58 tok/s, and activations and KV double.",
+            "--dtype float16", "vLLM platforms/xpu.py", _float32),
         Row("type.bfloat16-cost", "info", "plan.dtype", "bfloat16 costs 1.5 to 2.6 % here", "33.7 against 34.6 tok/s.",
             "--dtype float16", "B70 u4 decode note", _bf16_cost),
         Row("type.kv-unknown", "error", "plan.kv_cache_dtype", "{dtype} is no KV data type of vLLM", "vLLM refuses it.",
