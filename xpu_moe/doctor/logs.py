@@ -124,7 +124,8 @@ class Explainer:
         line = line if len(line) < 20_000 else line[:20_000]
         shape = line.translate(_NO_DIGITS)
         if shape in self._shapes and "changed to be" not in line:
-            return self._again(self._shapes[shape])
+            self._again(self._shapes[shape])
+            return None
         before = self.phase
         self._remember(line)
         finding = self._judged(line)

@@ -151,7 +151,7 @@ def _applies(need: Any, situation: Situation) -> bool:
 
 def _hooks(situation: Situation) -> dict[str, str]:
     """Hooks that a graph needs on this vLLM: name -> why."""
-    found = {}
+    found: dict[str, str] = {}
     if situation.vllm is None:
         return found
     if situation.world > 1 and satisfies(situation.vllm, "<0.26"):

@@ -7,7 +7,7 @@ texts), or a list of mappings (one finding each). Absent facts must make it sile
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from xpu_moe.doctor.rules.context import Context
 
 __all__ = ["Context", "Row", "Rule", "settle"]
 
-Hits = bool | None | Mapping[str, Any] | list[Mapping[str, Any]]
+Hits = bool | None | Mapping[str, Any] | Sequence[Mapping[str, Any]]
 _HOLE = re.compile(r"\{(\w+)\}")
 
 
@@ -39,7 +39,7 @@ class Row:
         hits = self.when(context)
         if not hits:
             return
-        for hit in hits if isinstance(hits, list) else [hits if isinstance(hits, Mapping) else {}]:
+        for hit in hits if isinstance(hits, Sequence) else [hits if isinstance(hits, Mapping) else {}]:
             yield self._fill(hit)
 
     def _fill(self, values: Mapping[str, Any]) -> Finding:
