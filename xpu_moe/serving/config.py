@@ -21,7 +21,8 @@ from xpu_moe.formats.quantization import Int4Spec, UnsupportedCheckpoint, read_i
 from xpu_moe.serving import compat, tell
 from xpu_moe.serving.claims import AUTO_ROUND, GPTQ, STOCK_NAMES, experts_of_layer, judge_int4
 from xpu_moe.serving.linear_int4 import DequantizedLinear
-from xpu_moe.serving.moe_int4 import Int4MoeMethod, layer_index
+from xpu_moe.serving.moe_int4 import Int4MoeMethod
+from xpu_moe.serving.moe_method import layer_index
 
 
 class _Claiming:
