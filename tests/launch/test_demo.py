@@ -60,6 +60,7 @@ def test_demo_check(demo):
     assert not os.listdir("/dev/shm") or summary["settings"]["tp"]["value"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.vllm
 @pytest.mark.timeout(900)
@@ -72,6 +73,7 @@ def test_two_ranks_answer_as_one_and_leave_no_shared_memory(demo):
     assert set(os.listdir("/dev/shm")) <= before
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.vllm
 @pytest.mark.timeout(900)
@@ -93,6 +95,7 @@ def test_a_serving_demo_ends_with_all_that_it_started(demo, number):
         assert not any(alive(pid) for pid in below)
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.vllm
 @pytest.mark.timeout(900)
@@ -113,6 +116,7 @@ def test_a_stopped_worker_is_a_stall_with_its_phase(demo):
     assert json.loads(out)["exit_code"] == 4 and "stalled in phase" in err.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.vllm
 @pytest.mark.timeout(1200)

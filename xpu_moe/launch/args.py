@@ -25,6 +25,7 @@ class Arguments:
     install_plan: bool
     canary: bool
     force: bool
+    preflight: str
     print_container: bool
     print_systemd: bool
     device: str | None
@@ -56,6 +57,10 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--canary", action="store_true", help="ask a server that already runs on --host and --port")
     what.add_argument("--print-container", action="store_true", help="print a podman/docker command line")
     what.add_argument("--print-systemd", action="store_true", help="print a systemd user unit")
+    what.add_argument(
+        "--preflight", choices=("auto", "quick", "deep"), default="auto",
+        help="deep asks each card and vLLM itself in a child (<= 30 s); auto: deep where there are cards",
+    )  # fmt: skip
     what.add_argument("--force", action="store_true", help="go on where the preflight found errors")
     what.add_argument("--device", choices=("xpu", "cuda", "cpu"), help="default: the best that this machine has")
     what.add_argument("--profile", metavar="NAME", help="a named set of values; `list` lists them")
@@ -81,6 +86,7 @@ def parse(argv: Sequence[str]) -> Arguments:
         install_plan=known.install_plan,
         canary=known.canary,
         force=known.force,
+        preflight=known.preflight,
         print_container=known.print_container,
         print_systemd=known.print_systemd,
         device=known.device,

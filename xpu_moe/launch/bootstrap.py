@@ -55,7 +55,7 @@ def start(argv: Sequence[str], project: Path) -> int:
 
 def _prepare(arguments: Arguments, environ: Mapping[str, str], project: Path, console: Console) -> str | None:
     """The Python to go on in; "" = this one will do; None = all is done."""
-    if arguments.canary:
+    if arguments.canary or arguments.profile == "list":
         return ""
     main.early(arguments, environ)
     device = detect.detect(arguments.device)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from xpu_moe.launch import environment, settings
+from xpu_moe.launch import environment, graphs, kv, named, settings
 from xpu_moe.launch.args import Arguments
 from xpu_moe.launch.detect import Found
 from xpu_moe.launch.errors import USAGE, LaunchError
@@ -37,33 +36,42 @@ def build(
     make_folders: bool = True,
 ) -> LaunchPlan:
     """The plan; LaunchError(USAGE) for values that contradict each other."""
-    chosen = resolve(arguments, environ)
-    chosen = with_extra(chosen, arguments.extra)
+    profile = named.find(arguments.profile or named.DEFAULT, device.kind)
+    chosen = with_extra(resolve(arguments, environ, profile), arguments.extra)
     if not chosen["served_model_name"].value:
         name = DEMO_NAME if arguments.demo else model.name
         chosen["served_model_name"] = Setting(settings.BY_NAME["served_model_name"], name, "default")
+    graph = graphs.decision(device, chosen, model.quantization, environ)
+    chosen, kv_note = kv.fill(chosen, device, model, graph.on)
     check_lengths(chosen)
     extra, secrets = _keys(arguments.extra)
-    extra, additional = _additional(extra, chosen)
-    profile = arguments.profile or "default"
-    rows = environment.render(device, chosen, environ, run_folder, profile, make_folders)
+    extra, additional = _additional(extra, chosen, graph.hooks)
+    # A profile that wants graphs has variables for them: without graphs they would only be misleading.
+    env = profile.env if graph.on or profile.name == profile.env else profile.env.replace("graph", named.DEFAULT)
+    rows = {row.name: row for row in environment.render(device, chosen, environ, run_folder, env, make_folders)}
+    rows |= {name: row for name, row in graphs.rows(graph).items() if row.value is not None or name in environ}
+    flags = [*_flags(chosen, arguments, extra), *_unless(profile.flags, extra)]
+    flags += graphs.flags(graph, device, profile.compilation, extra)
+    notes = (*device.notes, kv_note, graphs.note(graph, device, extra), *_notes(arguments, model, chosen, environ))
     return LaunchPlan(
         model=model,
         device=device,
         demo=arguments.demo,
         settings=chosen,
-        profile=profile,
+        profile=profile.name,
+        graph=graph.on,
         extra=extra,
-        command=(vllm, "serve", str(model.path), *_flags(chosen, arguments, extra), *additional, *extra),
-        environment=rows,
+        command=(vllm, "serve", str(model.path), *flags, *additional, *extra),
+        environment=tuple(rows.values()),
         secrets=secrets,
-        notes=(*device.notes, *_notes(arguments, model, chosen, environ)),
+        notes=tuple(note for note in notes if note),
     )
 
 
-def resolve(arguments: Arguments, environ: Mapping[str, str]) -> dict[str, Setting]:
-    """The settings of a command line and an environment."""
-    return settings.resolve(arguments.flags, environ, demo=arguments.demo)
+def resolve(arguments: Arguments, environ: Mapping[str, str], profile: named.Named | None = None) -> dict[str, Setting]:
+    """The settings of a command line, an environment and a profile."""
+    values, name = (profile.values, profile.name) if profile else ({}, "")
+    return settings.resolve(arguments.flags, environ, demo=arguments.demo, profile=values, profile_name=name)
 
 
 def check_lengths(chosen: Mapping[str, Setting]) -> None:
@@ -115,7 +123,22 @@ def _keys(extra: tuple[str, ...]) -> tuple[tuple[str, ...], dict[str, str]]:
     return _without(extra, "--api-key"), {"VLLM_API_KEY": keys[0]}
 
 
-def _additional(extra: tuple[str, ...], chosen: Mapping[str, Setting]) -> tuple[tuple[str, ...], list[str]]:
+def _unless(flags: tuple[str, ...], extra: tuple[str, ...]) -> list[str]:
+    """A profile's flags without those that the user gave another value after `--`."""
+    given = {flag for flag, _ in pairs(extra)}
+    kept: list[str] = []
+    dropping = False
+    for word in flags:
+        if word.startswith("--"):
+            dropping = word in given or f"--{word.removeprefix('--no-')}" in given
+        if not dropping:
+            kept.append(word)
+    return kept
+
+
+def _additional(
+    extra: tuple[str, ...], chosen: Mapping[str, Setting], hooks: tuple[str, ...]
+) -> tuple[tuple[str, ...], list[str]]:
     given: Any = {}
     for flag, value in pairs(extra):
         if flag == "--additional-config":
@@ -126,7 +149,8 @@ def _additional(extra: tuple[str, ...], chosen: Mapping[str, Setting]) -> tuple[
             if not isinstance(given, dict):
                 raise LaunchError(USAGE, f"--additional-config: got {type(given).__name__}, wanted an object")
     try:
-        merged = Options(backend=chosen["backend"].value or "").additional_config(given)
+        options = Options(backend=chosen["backend"].value or "", hooks=("auto", *hooks))
+        merged = options.additional_config(given)
     except BadOption as error:
         raise LaunchError(USAGE, str(error)) from None
     return _without(extra, "--additional-config"), ["--additional-config", json.dumps(merged, sort_keys=True)]
@@ -158,8 +182,3 @@ def _notes(arguments: Arguments, model: Model, chosen: Mapping[str, Setting], en
     if sum(flag == "--api-key" for flag, _ in pairs(arguments.extra)) and not _keys(arguments.extra)[1]:
         notes.append("several --api-key values stay in the command line, where other users of this machine see them")
     return notes
-
-
-def with_command(plan: LaunchPlan, *words: str) -> LaunchPlan:
-    """The plan with more words at the end of the command."""
-    return replace(plan, command=(*plan.command, *words))

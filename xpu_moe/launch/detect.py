@@ -25,22 +25,26 @@ class Found:
     count: int
     why: str
     notes: tuple[str, ...] = ()
+    ids: tuple[str, ...] = ()  # PCI device ids of the cards, 0xe223
 
 
 def detect(wanted: str | None = None, root: Path = Path("/")) -> Found:
     """The device to serve on: Intel cards first, then NVIDIA, then the CPU. `wanted` (a flag) decides where given."""
     cards, notes = _cards(root)
-    counts = {kind: len(found) for kind, found in cards.items()}
+    ids = {kind: tuple(device for _, device in found if device) for kind, found in cards.items()}
     if wanted:
-        return Found(wanted, max(counts.get(wanted, 0), 1), "flag --device", tuple(notes))
+        count = max(len(cards.get(wanted, ())), 1)
+        return Found(wanted, count, "flag --device", tuple(notes), ids.get(wanted, ()))
     for kind in ("xpu", "cuda"):
         if cards[kind]:
-            return Found(kind, len(cards[kind]), f"{len(cards[kind])} x {cards[kind][0]}", tuple(notes))
+            why = f"{len(cards[kind])} x {cards[kind][0][0]}"
+            return Found(kind, len(cards[kind]), why, tuple(notes), ids[kind])
     return Found("cpu", 1, "no accelerator with a driver was found", tuple(notes))
 
 
-def _cards(root: Path) -> tuple[dict[str, list[str]], list[str]]:
-    cards: dict[str, list[str]] = {"xpu": [], "cuda": []}
+def _cards(root: Path) -> tuple[dict[str, list[tuple[str, str]]], list[str]]:
+    """Kind -> (name, PCI device id) of each usable card; and notes."""
+    cards: dict[str, list[tuple[str, str]]] = {"xpu": [], "cuda": []}
     notes: list[str] = []
     try:
         slots = sorted((root / "sys/bus/pci/devices").iterdir())
@@ -58,9 +62,11 @@ def _cards(root: Path) -> tuple[dict[str, list[str]], list[str]]:
         elif not driver or driver == "vfio-pci":
             notes.append(f"{slot.name}: {name} ({device}) has no driver ({driver or 'none'} bound): not used")
         else:
-            cards[kind].append(f"{name} ({device}, driver {driver})")
+            cards[kind].append((f"{name} ({device}, driver {driver})", device))
     if not cards["cuda"] and (root / "proc/driver/nvidia/gpus").is_dir():  # a virtual machine may hide the PCI slot
-        cards["cuda"] = [f"NVIDIA GPU ({gpu.name})" for gpu in sorted((root / "proc/driver/nvidia/gpus").iterdir())]
+        cards["cuda"] = [
+            (f"NVIDIA GPU ({gpu.name})", "") for gpu in sorted((root / "proc/driver/nvidia/gpus").iterdir())
+        ]
     return cards, notes
 
 

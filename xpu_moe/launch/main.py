@@ -11,7 +11,7 @@ from pathlib import Path
 
 from xpu_moe import cache
 from xpu_moe.env import read
-from xpu_moe.launch import args, build, canary, container, demo, detect, folders, preflight, secrets, systemd
+from xpu_moe.launch import args, build, canary, container, demo, detect, folders, named, preflight, secrets, systemd
 from xpu_moe.launch.args import Arguments
 from xpu_moe.launch.console import Console
 from xpu_moe.launch.environment import inherited
@@ -52,6 +52,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _main(arguments: Arguments, argv: list[str], environ: Mapping[str, str], console: Console) -> int:
     console.json = arguments.json
+    if arguments.profile == "list":
+        console.out(named.listing())
+        return OK
     if arguments.canary:
         return ask_running(arguments, environ, console)
     model = early(arguments, environ)
@@ -65,7 +68,8 @@ def _main(arguments: Arguments, argv: list[str], environ: Mapping[str, str], con
         return _print(arguments, argv, plan, console)
     for note in plan.notes:
         console.say(f"note: {note}")
-    findings = preflight.run(plan, plan.child_environment(environ), console, force=arguments.force)
+    deep = arguments.preflight == "deep" or (arguments.preflight == "auto" and device.kind != "cpu")
+    findings = preflight.run(plan, plan.child_environment(environ), console, force=arguments.force, deep=deep)
     run = Run(plan, folder, console, environ)
     code = run.serve(check=arguments.check, findings=findings)
     summary = run.summary(code)

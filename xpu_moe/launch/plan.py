@@ -33,6 +33,7 @@ class LaunchPlan:
     demo: bool
     settings: Mapping[str, Setting]
     profile: str
+    graph: bool
     extra: tuple[str, ...]
     command: tuple[str, ...]
     environment: tuple[EnvValue, ...]
@@ -68,7 +69,7 @@ class LaunchPlan:
     def facts(self) -> dict[str, Any]:
         """The `plan` object of the doctor's facts."""
         found = {s.row.fact: s.value for s in self.settings.values() if s.row.fact and s.value not in (None, "")}
-        return {"device": self.device.kind, **found, **_facts_of_flags(self.extra)}
+        return {"device": self.device.kind, **found, "graph": self.graph, **_facts_of_flags(self.extra)}
 
     def as_dict(self, masker: Masker) -> dict[str, Any]:
         """For JSON: settings with origins, environment, command; secrets masked."""
@@ -76,6 +77,7 @@ class LaunchPlan:
             "model": str(self.model.path),
             "device": {"kind": self.device.kind, "count": self.device.count, "why": self.device.why},
             "profile": self.profile,
+            "graph": self.graph,
             "settings": {
                 name: {"value": s.value, "origin": s.origin} for name, s in self.settings.items() if s.value is not None
             },

@@ -18,7 +18,8 @@ def run(
     from xpu_moe.doctor.judge import judge
 
     console.say("preflight: reading this machine, the environment and the checkpoint")
-    facts = collect(model=plan.model.path, plan=plan.facts(), environ=dict(environ), deep=deep)
+    tell = (lambda text: console.say(f"preflight: {text}")) if deep else None
+    facts = collect(model=plan.model.path, plan=plan.facts(), environ=dict(environ), deep=deep, on_phase=tell)
     findings = judge(facts)
     for finding in findings:
         console.plain("\n".join(finding.lines()))

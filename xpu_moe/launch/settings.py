@@ -125,6 +125,8 @@ ROWS = (
         "reasoning_parser", "--reasoning-parser", "", word, "--reasoning-parser", "minimax_m2",
         "how reasoning is split off", "", "reasoning_parser",
     ),
+    Row("graph", "--graph", "", one_of("auto", "on", "off"), "", "auto", "graphs: the policy's choice, on or off",
+        fact="graph"),
     Row("host", "--host", "", word, "--host", "127.0.0.1", "address to listen on"),
     Row("port", "--port", "", port, "--port", 8000, "port to listen on"),
     Row(

@@ -1,0 +1,59 @@
+"""`--profile NAME`: a named launch of the plan room, or an environment profile; both as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from xpu_moe.env import profiles as environments
+from xpu_moe.launch.errors import USAGE, LaunchError
+from xpu_moe.launch.settings import ROWS
+from xpu_moe.plan.profiles import PROFILES
+
+DEFAULT = "default"
+_EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Named:
+    """`values` by the names of our settings; `flags` and `compilation` go to vLLM as they are; `env` names the
+    environment profile; `doc` is one sentence."""
+
+    name: str
+    doc: str
+    env: str = DEFAULT
+    values: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
+    flags: tuple[str, ...] = ()
+    compilation: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
+
+
+def find(name: str, device: str) -> Named:
+    """The profile; LaunchError(USAGE) for an unknown one or one of another device."""
+    if name in PROFILES:
+        profile = PROFILES[name]
+        if profile.device != device:
+            raise LaunchError(USAGE, f"--profile {name}: is for {profile.device}, this launch is for {device}")
+        by_fact = {row.fact: row.name for row in ROWS if row.fact}
+        values = {by_fact[fact]: value for fact, value in profile.settings.items() if fact in by_fact}
+        if "graph" in values:
+            values["graph"] = "on" if values["graph"] else "off"
+        kept = {name: value for name, value in values.items() if value is not None}
+        proved = "" if profile.proved else "; unproved until the replay probe has passed on this machine"
+        return Named(name, profile.doc + proved, profile.env, kept, profile.flags, profile.compilation)
+    try:
+        environments.resolve(name, device)
+    except environments.BadProfile as error:
+        known = ", ".join([*PROFILES, *environments.PROFILES])
+        raise LaunchError(USAGE, f"--profile {name}: {error}; launches and environments: {known}") from None
+    return Named(name, "an environment profile", name)
+
+
+def listing() -> str:
+    """All of them, for `--profile list`."""
+    lines = ["launches (settings, vLLM's flags and an environment):"]
+    lines += [f"  {p.name:18} {p.device:5} {p.doc}{'' if p.proved else ' [unproved]'}" for p in PROFILES.values()]
+    lines += ["environments (several joined by +):"]
+    lines += [f"  {p.name:18} {','.join(p.devices):14} {p.doc}" for p in environments.PROFILES.values()]
+    return "\n".join(lines)
