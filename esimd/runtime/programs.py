@@ -124,7 +124,7 @@ def _moe_program(moe: Moe, room: Room, slots: tuple[Slot, ...], tokens: int) -> 
         nibble=moe.nibble, ids_64=not moe.routed and moe.ids_dtype == torch.int64, scale_dtype=_name(moe.scale_dtype),
         activation=moe.activation, weights_dtype="float32" if moe.routed else _name(moe.weights_dtype),
         logits_dtype=_name(moe.logits_dtype or torch.float32), bias_dtype=_name(moe.bias_dtype or torch.float32),
-        renormalize=moe.renormalize, logits=moe.routed and room.routes_in_up, bias=moe.bias_dtype is not None,
+        renormalize=moe.renormalize, logits=moe.routed, bias=moe.bias_dtype is not None,
     )  # fmt: skip
     common = {
         "tokens": integer(tokens), "hidden_size": integer(moe.hidden_size),
@@ -208,7 +208,7 @@ def route_plan(route: Route, room: Room, session: str) -> Plan:
     tensor = _slots(slots)
     flags = shapes.flags(
         logits_dtype=_name(route.logits_dtype), bias_dtype=_name(route.bias_dtype or torch.float32),
-        renormalize=route.renormalize, bias=route.bias_dtype is not None,
+        renormalize=route.renormalize, logits=True, bias=route.bias_dtype is not None,
     )  # fmt: skip
 
     def program(tokens: int) -> Program:

@@ -18,7 +18,7 @@ HELP = "INT4 MoE layer of this device: numbers against float64, us, GB/s, share 
 
 OK, WRONG, CANNOT = 0, 1, 2
 # flag -> the module of the Intel room whose `probe(shape, call)` serves it: {"ok", "error", "tolerance", "lines", …}
-_SOURCES = {"emulate": "xpu_moe.esimd.host.probe", "opencl": "xpu_moe.esimd.runtime.opencl_probe"}
+_SOURCES = {"emulate": "xpu_moe.esimd.runtime.emulate_probe", "opencl": "xpu_moe.esimd.runtime.opencl_probe"}
 # ||out - truth|| / ||truth||: float32 accumulation, one rounding of the output.
 TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-5}
 
@@ -91,7 +91,7 @@ def _expected(error: Exception) -> bool:
     from xpu_moe.ops.contract import NoBackend
     from xpu_moe.probe.moe_call import CannotProbe
 
-    names = {"ToolEnvironmentError", "ToolMissing", "BuildError", "LibsyclError", "KernelMissing", "RuntimeFailure"}
+    names = {"ToolEnvironmentError", "MissingProgram", "BuildError", "LibsyclError", "KernelMissing", "RuntimeFailure"}
     known = isinstance(error, NoBackend | CannotProbe | ValueError | ModuleNotFoundError)
     return known or type(error).__name__ in names
 

@@ -1,0 +1,119 @@
+"""`python -m xpu_moe.probe moe`: the check can fail, the JSON is alone on stdout, what is missing is named."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+
+from xpu_moe.cpu.moe_u4 import GroupedByExpert
+from xpu_moe.env import read
+from xpu_moe.probe import moe, moe_call
+
+SMALL = [
+    "--device", "cpu", "--hidden-size", "256", "--intermediate-size", "512", "--tp", "4", "--num-experts", "16",
+    "--top-k", "4", "--group-size", "64", "--rounds", "1",
+]  # fmt: skip
+SHAPE = moe.Shape(3, 256, 512, 4, 16, 4, 64, "float16", "u4", "silu", False)
+
+
+def run(capsys, *extra: str) -> tuple[int, dict]:
+    code = moe.main([*SMALL, "--json", *extra])
+    return code, json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("extra", [(), ("--routed",), ("--nibble", "s4", "--dtype", "bfloat16"), ("-m", "5")])
+def test_right_numbers_are_reported_with_the_backend_taken(capsys, extra):
+    code, found = run(capsys, *extra)
+    assert code == 0 and found["ok"] and 0 < found["error"] <= found["tolerance"]
+    assert found["backend"] == "cpu_grouped" and found["reason"] and found["shape"]["inter"] == 128
+    assert found["us"] > 0 and found["gbps"] == pytest.approx(found["bytes"] / found["us"] / 1e3)
+    assert found["bandwidth_source"].startswith("measured now")
+    assert found["percent_of_bandwidth"] == pytest.approx(100 / found["times_floor"])
+
+
+def test_wrong_numbers_exit_1(capsys, monkeypatch):
+    honest = GroupedByExpert.run
+
+    def off_by_one_percent(self, *args, **keywords):
+        return honest(self, *args, **keywords).mul_(1.01)
+
+    monkeypatch.setattr(GroupedByExpert, "run", off_by_one_percent)
+    code, found = run(capsys)
+    assert code == 1 and not found["ok"] and found["error"] == pytest.approx(0.01, rel=0.1)
+
+
+def test_an_output_that_was_not_written_is_wrong(capsys, monkeypatch):
+    monkeypatch.setattr(GroupedByExpert, "run", lambda self, *args, **keywords: keywords["out"])
+    code, found = run(capsys)
+    assert code == 1 and found["error"] == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        (("--tp", "3"), "--tp: got 3, wanted a divisor of --intermediate-size 512"),
+        (("--tp", "8", "--group-size", "128"), "/ --tp: got 64, wanted a multiple of --group-size 128"),
+        (("--group-size", "48"), "--group-size: got 48, wanted 32 or 64 or 128"),
+        (("--top-k", "17"), "--top-k: got 17, wanted 1..16"),
+        (("-m", "0"), "--tokens: got 0, wanted at least 1"),
+        (("--backend", "no_such"), "no_such: unknown for moe_u4 on cpu; known: cpu_grouped"),
+        (("--device", "xpu"), "--device xpu: "),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_probed_exits_2_with_the_reason(capsys, extra, message):
+    code = moe.main([*SMALL, "--json", *extra])
+    captured = capsys.readouterr()
+    assert code == 2 and message in captured.err
+    assert json.loads(captured.out) == {"ok": False, "cannot": captured.err.split("moe: ", 1)[1].strip()}
+
+
+def test_the_floor_counts_each_chosen_expert_once():
+    call = moe_call.make(SHAPE, "cpu", 0)
+    ids = torch.tensor([[0, 1, 2, 3], [0, 1, 2, 3], [3, 2, 1, 5]], dtype=torch.int32)
+    call = replace(call, routes=[(torch.ones(3, 4), ids)])
+    weights = 256 * 256 // 2 + 256 * 128 // 2
+    scales = 2 * (256 * 4 + 256 * 2)
+    assert call.floor_bytes(0) == 5 * (weights + scales) + 2 * 3 * 256 * 2
+
+
+def test_the_text_report_says_what_matters(capsys):
+    assert moe.main(SMALL) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["device", "shape", "backend", "numbers", "time", "traffic", "memory"]
+    assert "right: relative error" in lines[3] and "x the floor" in lines[6]
+
+
+def _child(*arguments: str, **environ: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "xpu_moe.probe", "moe", *SMALL, "--json", *arguments]
+    return subprocess.run(command, env={**read.snapshot(), **environ}, capture_output=True, text=True, timeout=500)
+
+
+@pytest.mark.slow
+def test_emulate_runs_the_esimd_source_and_counts_its_bytes():
+    done = _child("--emulate")
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)["emulate"]
+    assert found["ok"] and found["error"] <= 1e-3 and 1.0 <= found["traffic_ratio"] <= 1.02
+    assert found["clang"].startswith("22.")
+
+
+@pytest.mark.slow
+def test_without_clang_the_package_is_named_and_the_exit_code_is_2(tmp_path):
+    done = _child("--emulate", PATH=str(tmp_path))
+    assert done.returncode == 2 and "apt-get install" in done.stderr and "clang-22" in done.stderr
+    assert json.loads(done.stdout)["ok"] is False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("extra", [(), ("--routed", "-m", "2")])
+def test_opencl_runs_the_twin_and_reports_our_host_code(extra):
+    done = _child("--opencl", *extra)
+    assert done.returncode == 0, done.stderr[-2000:]
+    found = json.loads(done.stdout)["opencl"]
+    assert found["ok"] and found["backend"] == "sycl_twin" and found["libsycl"] == "libsycl.so.9"
+    assert 0 < found["host_us"] < found["submit_us"]
