@@ -63,7 +63,7 @@ def test_what_is_collected_is_schema_1(tmp_path):
     found = collect(plan={"tp": 1}, environ={}, root=machine(tmp_path))
     assert found["schema"] == 1
     assert set(found) <= {"schema", "os", "gpus", "peer_access", "libraries", "python", "env", "model", "plan", "probe"}
-    allowed = set(healthy(B70)["os"])
+    allowed = {*healthy(B70)["os"], "dri_access"}
     assert set(found["os"]) <= allowed and set(found["gpus"][0]) <= set(healthy(B70)["gpus"][0])
 
 
@@ -156,7 +156,9 @@ def test_nothing_personal_of_this_machine_is_recorded(tmp_path):
     file = tmp_path / "facts.json"
     model = tmp_path / "m"
     model.mkdir()
-    (model / "config.json").write_text(json.dumps({**MINIMAX_INT4, "_name_or_path": "/home/carol/secret-model"}))
+    (model / "config.json").write_text(
+        json.dumps({**MINIMAX_INT4, "_name_or_path": "/home/carol/secret-model", "made_by": {"at": ["/home/carol/x"]}})
+    )
     ended = doctor("--save", file, "--model", model, "--json", env={**SECRETS, "CCL_ALLREDUCE": "topo"})
     assert ended.returncode in (0, 1)
     text = file.read_text() + ended.stdout

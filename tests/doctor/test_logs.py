@@ -65,6 +65,20 @@ def test_symptom_is_blamed_on_the_changed_setting(name, value):
     assert result.stuck == "profile"
 
 
+@pytest.mark.parametrize(
+    ("asked", "line", "about"),
+    [("'speculative_config': {'method': 'mtp'}", "ValueError: layer 62 weights missing from checkpoint",
+      "plan.speculative_method"),
+     ("'speculative_config': {'method': 'ngram_gpu'}", STUCK, "plan.speculative_method"),
+     ("'enable_expert_parallel': True", STUCK, "plan.enable_expert_parallel"),
+     ("'kv_cache_dtype': 'fp8'", "TimeoutError: RPC call to sample_tokens timed out.", "plan.kv_cache_dtype"),
+     ("'kv_cache_dtype': 'fp8'", "type fp8e4nv not supported in this architecture", "plan.kv_cache_dtype")],
+)  # fmt: skip
+def test_what_was_asked_for_is_the_setting_to_change(asked, line, about):
+    lines = [f"INFO [utils.py:253] non-default args: {{'model': 'm', {asked}}}", line]
+    assert explain(lines).findings[0].about == about
+
+
 def test_forced_peers_are_blamed_for_a_handle_that_does_not_open():
     lines = ["|CCL_WARN| value of CCL_TOPO_P2P_ACCESS changed to be 1 (default:-1)", "ze error at zeMemOpenIpcHandle"]
     assert explain(lines).findings[0].about == "env.CCL_TOPO_P2P_ACCESS"

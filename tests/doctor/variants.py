@@ -201,6 +201,7 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], str, str], ...] = (
      "env.CCL_ZE_IPC_EXCHANGE"),
     ("pidfd-overridden", B60, {**env(CCL_ZE_IPC_EXCHANGE="pidfd"), "os/in_container": True, "os/capabilities": [],
      "os/seccomp": True}, "warn", "env.CCL_ZE_IPC_EXCHANGE"),
+    ("not-in-group-render", B70, {"os/dri_access": False}, "error", "os.dri_access"),
     ("shm-1-gib", B70, {"os/in_container": True, "os/shm_bytes": GIB}, "warn", "os.shm_bytes"),
     ("shm-none", B60, {"os/shm_bytes": 0}, "error", "os.shm_bytes"),
     ("shm-cuda", H200, {"os/in_container": True, "os/shm_bytes": 64 << 20}, "warn", "os.shm_bytes"),
@@ -376,6 +377,8 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], str, str], ...] = (
      "gpus/1/memory_bytes": 12 * GIB, "gpus/1/bar_bytes": 16 * GIB}, "warn", "gpus"),
     ("b580-too-small", ONE, every_card(1, name="Intel(R) Arc(TM) B580 Graphics", device_id="0xe20b",
      memory_bytes=12 * GIB, bar_bytes=16 * GIB), "error", "gpus"),
+    ("b60-memory-untold", B70, {f"gpus/{n}/{key}": value for n in range(4) for key, value in
+     (("memory_bytes", ...), ("device_id", "0xe211"), ("name", "Intel(R) Arc(TM) Pro B60 Graphics"))}, "error", "gpus"),
     ("product-wrong", B70, {"gpus/1/gemm_exact": False}, "error", "gpus[1].gemm_exact"),
     ("fp8-on-a100", H200, {**every_card(4, name="NVIDIA A100-SXM4-80GB", device_id="0x20b2", memory_bytes=80 * GIB)},
      "warn", "model.quantization_config"),

@@ -50,8 +50,8 @@ kv_cache_dtype, kv_cache_memory_bytes, attention_backend, block_size, speculativ
 cudagraph_capture_sizes, enable_expert_parallel, tool_call_parser, reasoning_parser}.
 
 Everything is optional. Further optional facts: `gpus[].gemm_exact` and `python.parsers` (both of `--deep`),
-`probe.p2p`, `model.shards_missing`, `model.index_error`, `plan.enable_chunked_prefill`, `plan.enable_prefix_caching`,
-`plan.profiler`, `plan.enforce_eager`.
+`os.dri_access`, `probe.p2p`, `model.shards_missing`, `model.index_error`, `plan.enable_chunked_prefill`,
+`plan.enable_prefix_caching`, `plan.profiler`, `plan.enforce_eager`.
 
 ## Sources
 

@@ -29,6 +29,7 @@ class Os:
     shm_bytes: int | None = None
     iommu: str | None = None
     dri_by_path: bool | None = None
+    dri_access: bool | None = None
     ram_bytes: int | None = None
     swap_bytes: int | None = None
 
@@ -236,6 +237,7 @@ def _os(raw: Mapping[str, Any]) -> Os:
         shm_bytes=_whole(raw.get("shm_bytes")),
         iommu=_word(iommu),
         dri_by_path=_flag(raw.get("dri_by_path")),
+        dri_access=_flag(raw.get("dri_access")),
         ram_bytes=_whole(raw.get("ram_bytes"), 1),
         swap_bytes=_whole(raw.get("swap_bytes")),
     )

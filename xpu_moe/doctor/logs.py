@@ -107,6 +107,7 @@ class Explainer:
         self.settings: dict[str, str] = {}
         self._phases: list[tuple[str, int, str | None]] = []
         self._found: dict[tuple[str, str], LogFinding] = {}
+        self._asked = ""
         self._guc: str | None = None
         self._last: tuple[str, str] | None = None
         self._shapes: dict[str, tuple[str, str] | None] = {}
@@ -156,6 +157,8 @@ class Explainer:
     def _remember(self, line: str) -> None:
         if "changed to be" in line and (changed := _CHANGED.search(line)):
             self.settings[changed.group(1)] = clean(changed.group(2), 80)
+        if "non-default args" in line:
+            self._asked = clean(line, 8000)
         if "GuC firmware" in line and (guc := _GUC.search(line)):
             self._guc = guc.group(1)
         phase = phase_of(line)
@@ -175,6 +178,8 @@ class Explainer:
             about = f"env.{blamed}"
             why = f"{why} The log shows {blamed}={self.settings[blamed]}."
             fix = f"unset {blamed}; {fix}"
+        elif setting := next((plan for word, plan in message.asked if word in self._asked), None):
+            about = setting
         return LogFinding(
             message.code, message.severity, about, title, f"{why} Phase: {describe(self.phase)}.", fix, message.source,
             self.lines, clean(line), self.phase, 1, _KIND[message.kind],

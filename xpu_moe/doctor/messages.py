@@ -4,13 +4,14 @@
 `about` may name a group of the pattern in braces (`env.{name}`). `keys` are literals of which a matching line contains
 at least one: a cheap test before the pattern. `blames` names settings that, when the log shows them changed to the
 given value (`None` = any), are the setting to change: the finding is then about the first of them. `where` restricts a
-message to phases. `also` are further places worth a look.
+message to phases. `asked`: words of the launch's own
+arguments ("non-default args") that make the finding one about that setting. `also` are further places worth a look.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 Kind = Literal["cause", "symptom", "note"]
@@ -31,17 +32,19 @@ class Message:
     source: str
     blames: tuple[tuple[str, str | None], ...] = ()
     where: tuple[str, ...] = ()
-    also: tuple[str, ...] = field(default=())
+    also: tuple[str, ...] = ()
+    asked: tuple[tuple[str, str], ...] = ()
 
 
 def _m(
     code: str, keys: tuple[str, ...], kind: Kind, severity: Severity, about: str, pattern: str, title: str, why: str,
     fix: str, source: str, blames: tuple[tuple[str, str | None], ...] = (), where: tuple[str, ...] = (),
-    also: tuple[str, ...] = (),
+    also: tuple[str, ...] = (), asked: tuple[tuple[str, str], ...] = (),
 ) -> Message:  # fmt: skip
     return Message(
-        f"log.{code}", keys, re.compile(pattern), kind, severity, about, title, why, fix, source, blames, where, also
-    )
+        f"log.{code}", keys, re.compile(pattern), kind, severity, about, title, why, fix, source, blames, where, also,
+        asked,
+    )  # fmt: skip
 
 
 # settings that stop collectives, in the order in which they deserve the blame (ladder of the B70 note, oneCCL source)
@@ -49,6 +52,12 @@ STOPPERS: tuple[tuple[str, str | None], ...] = (
     ("CCL_TOPO_P2P_ACCESS", "0"), ("CCL_ATL_TRANSPORT", "mpi"), ("CCL_WORKER_COUNT", None), ("CCL_ALLREDUCE", None),
     ("CCL_ZE_CACHE_OPEN_IPC_HANDLES", None), ("CCL_PROCESS_LAUNCHER", None), ("CCL_LOCAL_SIZE", None),
     ("CCL_TOPO_FABRIC_VERTEX_CONNECTION_CHECK", "0"), ("CCL_ZE_IPC_EXCHANGE", None), ("CCL_TOPO_P2P_ACCESS", None),
+)  # fmt: skip
+
+# arguments that stalled workers on four B70 (B70 field notes, 9)
+STALLERS: tuple[tuple[str, str], ...] = (
+    ("ngram", "plan.speculative_method"), ("'enable_expert_parallel': True", "plan.enable_expert_parallel"),
+    ("profiler", "plan.profiler"), ("'kv_cache_dtype': 'fp8", "plan.kv_cache_dtype"),
 )  # fmt: skip
 
 MESSAGES: tuple[Message, ...] = (
@@ -203,6 +212,46 @@ MESSAGES: tuple[Message, ...] = (
     ),
     # device
     _m(
+        "no-space", ("No space left", "ENOSPC"), "cause", "error", "os.shm_bytes",
+        r"No space left on device|ENOSPC",
+        "no space is left: /dev/shm, or a disk",
+        "vLLM's message queue and the collective library put buffers into /dev/shm; a container gets 64 MiB.",
+        "df -h; run the container with --ipc=host or --shm-size=16g; else make room on the disk of the cache",
+        "vllm#27313",
+    ),
+    _m(
+        "iommu-fault", ("DMAR", "AMD-Vi", "IO_PAGE_FAULT"), "cause", "error", "os.iommu",
+        r"DMAR: .*fault|IO_PAGE_FAULT|AMD-Vi: .*(?:fault|timeout)",
+        "the IOMMU stopped an access",
+        "Peer traffic between cards went through the IOMMU and was refused.",
+        "boot with intel_iommu=off (AMD: amd_iommu=off) or iommu=pt",
+        "intel/compute-runtime#935",
+    ),
+    _m(
+        "small-bar", ("mall BAR", "resize BAR", "esizable BAR"), "cause", "error", "gpus",
+        r"[Ss]mall BAR|[Ff]ailed to resize BAR|[Rr]esizable BAR.*(?:off|disabled|not)",
+        "the card's memory is not mapped as a whole",
+        "Resizable BAR is off: slow loads, no peer access, and on B-series the driver may not come up.",
+        "switch on Resizable BAR and above-4G decoding in the firmware setup, CSM off",
+        "intel/llm-scaler FAQ",
+    ),
+    _m(
+        "link-errors", ("AER:", "PCIe Bus Error"), "cause", "warn", "gpus",
+        r"AER: .*(?:rror|rrect)|PCIe Bus Error",
+        "the PCIe link of a device makes errors",
+        "Risers, M.2 adapters and long cables are the usual reason.",
+        "reseat the card, shorten the riser, or lower the slot's speed in the firmware setup",
+        "B70 field notes 11",
+    ),
+    _m(
+        "step-timeout", ("timed out",), "symptom", "error", "peer_access",
+        r"(?:RPC call to )?(?:sample_tokens|execute_model)\b.*timed out",
+        "a step did not end in time",
+        "A worker stands still; the last phase and the settings say why.",
+        "python -m xpu_moe.probe allreduce --world N",
+        "B70 field notes 9", blames=STOPPERS, asked=STALLERS,
+    ),
+    _m(
         "device-lost", ("DEVICE_LOST",), "cause", "error", "gpus",
         r"(?:UR|ZE|PI)_(?:RESULT_)?ERROR_DEVICE_LOST",
         "a card was lost: driver, firmware or kernel",
@@ -211,8 +260,9 @@ MESSAGES: tuple[Message, ...] = (
         "llm-scaler#595, #723; B70 field notes 10",
     ),
     _m(
-        "engine-reset", ("Engine reset", "Timedout job", "CAT error", "CAT_ERROR"), "cause", "error", "gpus",
-        r"Engine reset|Timedout job|CAT[ _]error|CAT_ERROR",
+        "engine-reset", ("Engine reset", "Timedout job", "CAT error", "CAT_ERROR", "job timed out"),
+        "cause", "error", "gpus",
+        r"Engine reset|Timedout job|CAT[ _]error|CAT_ERROR|Kernel-submitted job timed out",
         "the kernel reset a GPU engine{guc}",
         "A job did not end or touched foreign memory; GuC 70.58.0 is known for it.",
         "update linux-firmware (GuC 70.72.1 or 70.54.0 cured reports) or the kernel (>= 7.1)",
@@ -347,7 +397,8 @@ MESSAGES: tuple[Message, ...] = (
         "the checkpoint lacks tensors",
         "A layer (often a draft layer that config.json advertises) has no weights in the index.",
         "start without --speculative-config; check the download",
-        "MiniMax-M2.7#16",
+        "MiniMax-M2.7#16", also=("plan.speculative_method",),
+        asked=(("speculative", "plan.speculative_method"),),
     ),
     _m(
         "no-moe-backend", ("No WNA16 MoE backend",), "cause", "error", "model.quantization_config",
@@ -453,9 +504,9 @@ MESSAGES: tuple[Message, ...] = (
     ),
     # CUDA
     _m(
-        "nvls", ("NVLS", "ulticast"), "cause", "error", "env.NCCL_NVLS_ENABLE",
-        r"(?:NVLS|[Mm]ulticast).*(?:fail|error|could not|cannot|unable|not supported|bind)|(?:fail|error|"
-        r"could not|cannot|unable|bind).*(?:NVLS|[Mm]ulticast)",
+        "nvls", ("NVLS", "nvls", "ulticast", "MULTICAST"), "cause", "error", "env.NCCL_NVLS_ENABLE",
+        r"(?i)(?:nvls|multicast).*(?:fail|error|could not|cannot|unable|not supported|bind)|"
+        r"(?:fail|error|warn|could not|cannot|unable|bind).*(?:nvls|multicast)",
         "NVLink multicast could not bind",
         "Fabric manager not up, a container without multicast, MIG, or a virtual machine; NCCL 2.29 fails "
         "where 2.28 fell back.",
@@ -464,8 +515,8 @@ MESSAGES: tuple[Message, ...] = (
     ),
     _m(
         "deep-gemm", ("recipe", "DeepGEMM", "deep_gemm"), "cause", "error", "env.VLLM_USE_DEEP_GEMM",
-        r"recipe.*(?:sf|scal|arch|not|unsupported|unknown|assert)|(?:[Uu]nknown|[Uu]nsupported|no|"
-        r"Assertion.*) recipe|(?:deep_gemm|DeepGEMM).*(?:recipe|[Uu]nsupported|arch)",
+        r"(?i)recipe.*(?:sf|scal|arch|not|unsupported|unknown|assert|fail|error)|"
+        r"(?:unknown|unsupported|no|assertion|error).*recipe|deep_?gemm.*(?:recipe|unsupported|arch|assert)",
         "DeepGEMM has no kernel for this architecture",
         "It covers sm_90 and sm_100 only.",
         "export VLLM_USE_DEEP_GEMM=0",
@@ -478,6 +529,7 @@ MESSAGES: tuple[Message, ...] = (
         "This card is older.",
         "use a 4-bit or 16-bit checkpoint; --kv-cache-dtype auto",
         "B70 field notes 12", also=("plan.kv_cache_dtype", "gpus"),
+        asked=(("'kv_cache_dtype': 'fp8", "plan.kv_cache_dtype"),),
     ),
     # symptoms
     _m(
@@ -487,7 +539,7 @@ MESSAGES: tuple[Message, ...] = (
         "The engine waits for a worker that does not answer; the last phase and the collective settings say why.",
         "python -m xpu_moe.probe allreduce --world N; unset the CCL_* settings that the default profile does "
         "not have",
-        "B70 field notes 14", blames=STOPPERS,
+        "B70 field notes 14", blames=STOPPERS, asked=STALLERS,
     ),
     _m(
         "collective-timeout", ("collective operation timeout", "Watchdog caught"), "symptom", "error", "peer_access",
@@ -495,7 +547,7 @@ MESSAGES: tuple[Message, ...] = (
         "a collective did not end in time",
         "A rank is missing or stands still.",
         "python -m xpu_moe.probe allreduce --world N",
-        "PyTorch watchdog", blames=STOPPERS,
+        "PyTorch watchdog", blames=STOPPERS, asked=STALLERS,
     ),
     _m(
         "cancelled", ("cancelled",), "symptom", "error", "plan.speculative_method",

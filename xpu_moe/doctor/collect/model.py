@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from xpu_moe.doctor.collect.private import private
 from xpu_moe.doctor.collect.where import Where, known
 from xpu_moe.plan.checkpoint import BadCheckpoint, read
 
@@ -20,7 +21,7 @@ def facts(where: Where) -> dict[str, Any]:
         "model": known(
             {
                 "config": _without_personal(found.config),
-                "quantization_config": found.quantization or None,
+                "quantization_config": _private(dict(found.quantization)) or None,
                 "tensor_names": sorted(found.tensors) or None,
                 "shards_missing": list(found.shards_missing) or None,
                 "index_error": found.problem,
@@ -32,4 +33,15 @@ def facts(where: Where) -> dict[str, Any]:
 
 def _without_personal(config: Any) -> dict[str, Any]:
     """config.json as it is, except where its writer's folders stand in it."""
-    return {key: value for key, value in dict(config).items() if key not in ("_name_or_path", "name_or_path")}
+    kept = {key: value for key, value in dict(config).items() if key not in ("_name_or_path", "name_or_path")}
+    found = _private(kept)
+    return found if isinstance(found, dict) else {}
+
+
+def _private(value: Any) -> Any:
+    """The same JSON with every text stripped of homes, users and secrets."""
+    if isinstance(value, dict):
+        return {private(str(key)): _private(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_private(inner) for inner in value]
+    return private(value) if isinstance(value, str) else value

@@ -28,6 +28,7 @@ def facts(where: Where) -> dict[str, Any]:
                 "shm_bytes": _shm(where),
                 "iommu": _iommu(where),
                 "dri_by_path": _by_path(where),
+                "dri_access": _access(where),
                 "ram_bytes": _kib(memory.get("MemTotal")),
                 "swap_bytes": _kib(memory.get("SwapTotal")),
             }
@@ -92,6 +93,12 @@ def _iommu(where: Where) -> str | None:
     if kinds and kinds <= {"identity"}:
         return "passthrough"
     return "on"
+
+
+def _access(where: Where) -> bool | None:
+    """May this user open a render node? None where there is none."""
+    nodes = entries(where.path("/dev/dri"), "renderD*")
+    return any(os.access(node, os.R_OK | os.W_OK) for node in nodes) if nodes else None
 
 
 def _by_path(where: Where) -> bool | None:

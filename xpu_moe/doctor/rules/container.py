@@ -60,6 +60,10 @@ def _ptrace(context: Context) -> dict[str, Any] | None:
     return {"severity": "info"} if context.os.in_container is False else {"severity": "warn"}
 
 
+def _no_access(context: Context) -> bool:
+    return context.xpu and context.os.dri_access is False
+
+
 def _yama(context: Context) -> dict[str, Any] | None:
     scope = context.os.yama_ptrace_scope
     if not _multi(context) or context.os.in_container is not False or context.pidfd is not False or not scope:
@@ -85,6 +89,10 @@ RULE = Rule(
             "pidfd_getfd is not allowed here; oneCCL's self-test then switches to drmfd, explicit value or not.",
             "unset CCL_ZE_IPC_EXCHANGE; run the container with --cap-add SYS_PTRACE",
             "uxlfoundation/oneCCL#213", _overridden),
+        Row("container.dri-access", "error", "os.dri_access", "the render nodes may not be opened",
+            "Only members of group render (and video) may open /dev/dri/render*: no card is usable.",
+            "sudo usermod -aG render,video $USER, then log in again (container: --group-add with render's number)",
+            "B70 field notes 11", _no_access),
         Row("container.ptrace", "warn", "os.capabilities", "SYS_PTRACE is missing",
             "Without it pidfd_getfd is refused (seccomp, Yama) and the exchange falls back to drmfd.",
             "run the container with --cap-add SYS_PTRACE", "B70 field notes 2", _ptrace),

@@ -86,8 +86,10 @@ class Context:
 
     @cached_property
     def memory(self) -> int | None:
-        """Memory of the smallest planned card."""
-        sizes = [gpu.memory_bytes for gpu in self.cards if gpu.memory_bytes]
+        """Memory of the smallest planned card; where /sys does not tell, what its kind has by the table."""
+        kinds = [(gpu.memory_bytes, self.kind(gpu)) for gpu in self.cards]
+        sizes = [size or (card.memory_bytes if card else 0) for size, card in kinds]
+        sizes = [size for size in sizes if size]
         return min(sizes) if sizes else None
 
     @cached_property
