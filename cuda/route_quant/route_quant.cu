@@ -23,6 +23,7 @@ typedef unsigned short u16;
 constexpr u32 ALL = 0xffffffffu;
 constexpr int TAKEN = (int)0x80000000;     // below every key: already selected, or no such expert
 constexpr int UNUSABLE = TAKEN + 1;        // a NaN logit: selected only when nothing else is left
+constexpr int NEVER = 0x7fffffff;          // no key: the sortable form of a NaN
 constexpr int LOWEST = (int)0x807fffff;    // the key of -inf
 constexpr int LANES = GROUP / 16;          // lanes that share one group
 constexpr int GROUPS = (PADDED + GROUP - 1) / GROUP;
@@ -63,19 +64,18 @@ __device__ __forceinline__ float reciprocal(float d) {
     return fmaf(fmaf(-d, r, 1.0f), r, r);
 }
 
+// Volatile, so that all loads are under way before the first value is used: the compiler would move the bias behind a
+// branch, and its latency with it.
+__device__ __forceinline__ void load_four(const float* from, float* to) {
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "l"(from));
+}
+
 __device__ __forceinline__ void order(int (&key)[PER_LANE], int (&index)[PER_LANE], int a, int b) {
     bool swap = key[b] > key[a];
     int high = max(key[a], key[b]), low = min(key[a], key[b]);
     int first = swap ? index[b] : index[a], second = swap ? index[a] : index[b];
     key[a] = high, key[b] = low, index[a] = first, index[b] = second;
-}
-
-// Falling order in a lane. Odd-even transposition swaps neighbours, and only on a strict difference: stable.
-__device__ __forceinline__ void sort_stable(int (&key)[PER_LANE], int (&index)[PER_LANE]) {
-    #pragma unroll
-    for (int round = 0; round < PER_LANE; ++round)
-        #pragma unroll
-        for (int i = round & 1; i + 1 < PER_LANE; i += 2) order(key, index, i, i + 1);
 }
 
 // Batcher's merge exchange as a list of pairs: fewer steps, equal keys in any order.
@@ -101,20 +101,17 @@ __device__ __forceinline__ void sort_fast(int (&key)[PER_LANE], int (&index)[PER
     for (int i = 0; i < net.count; ++i) order(key, index, net.a[i], net.b[i]);
 }
 
-// TOP_K rounds over the lanes' heads; the winner of round s writes its expert to chosen[s]. EXACT: equal keys go to the
-// lowest lane, one more vote on the critical path. Otherwise equal keys are noticed (returns true), and nothing counts.
-template <bool EXACT>
-__device__ __forceinline__ bool select(int (&key)[PER_LANE], int (&index)[PER_LANE], int lane, u16* chosen) {
-    const u32 before = (1u << lane) - 1;
+// TOP_K rounds over the lanes' heads; the winner of a round writes its expert to chosen[slot]. Returns whether equal keys
+// met among the chosen: then the result does not count. A rolled loop: straight code would wait for instructions.
+__device__ __forceinline__ bool select(int (&key)[PER_LANE], int (&index)[PER_LANE], u16* chosen) {
     bool tie = false;
-    int last = 0;
-    #pragma unroll
+    int last = NEVER;
+    #pragma unroll 1
     for (int slot = 0; slot < TOP_K; ++slot) {
         const int best = __reduce_max_sync(ALL, key[0]);
-        bool mine = key[0] == best;
+        const bool mine = key[0] == best;
         const u32 equal = __ballot_sync(ALL, mine);
-        if constexpr (EXACT) mine = mine && (equal & before) == 0;
-        else tie = tie || (equal & (equal - 1)) != 0 || (slot > 0 && best == last);
+        tie = tie || (equal & (equal - 1)) != 0 || best == last;
         last = best;
         if (mine) chosen[slot] = (u16)index[0];
         #pragma unroll
@@ -127,6 +124,24 @@ __device__ __forceinline__ bool select(int (&key)[PER_LANE], int (&index)[PER_LA
     return tie;
 }
 
+// The same from unsorted keys, one after the other: among equal keys the lowest expert wins.
+__device__ __forceinline__ void select_with_ties(int (&key)[PER_LANE], int lane, u16* chosen) {
+    #pragma unroll 1
+    for (int slot = 0; slot < TOP_K; ++slot) {
+        int own = key[0], at = 0;
+        #pragma unroll
+        for (int i = 1; i < PER_LANE; ++i) {
+            at = key[i] > own ? i : at;
+            own = max(own, key[i]);
+        }
+        const int best = __reduce_max_sync(ALL, own);
+        const u32 winner = __reduce_min_sync(ALL, own == best ? (u32)(lane * PER_LANE + at) : ALL);
+        #pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) key[i] = lane * PER_LANE + i == (int)winner ? TAKEN : key[i];
+        if (lane == 0) chosen[slot] = (u16)winner;
+    }
+}
+
 __device__ void route(const void* logits, long long logits_stride, const void* bias, float* weights, int* ids, int token,
                       float scale, int lane, float* scores, u16* chosen) {
     float logit[PER_LANE], score[PER_LANE];
@@ -135,12 +150,12 @@ __device__ void route(const void* logits, long long logits_stride, const void* b
 #endif
     const long long row = token * logits_stride;
 #if LOGITS_VECTOR
-    for (int i = 0; i < PER_LANE; i += 4) {
-        *(float4*)&logit[i] = *(const float4*)((const float*)logits + row + lane * PER_LANE + i);
+    #pragma unroll
+    for (int i = 0; i < PER_LANE; i += 4) load_four((const float*)logits + row + lane * PER_LANE + i, logit + i);
 #if BIAS_TYPE == 0
-        *(float4*)&offset[i] = *(const float4*)((const float*)bias + lane * PER_LANE + i);
+    #pragma unroll
+    for (int i = 0; i < PER_LANE; i += 4) load_four((const float*)bias + lane * PER_LANE + i, offset + i);
 #endif
-    }
 #else
     #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
@@ -158,9 +173,12 @@ __device__ void route(const void* logits, long long logits_stride, const void* b
         largest = fmaxf(largest, denominator[i]);
         score[i] = reciprocal(denominator[i]);
     }
-    if (largest > 1e37f) {
+    if (__builtin_expect(largest > 1e37f, 0)) {   // scores below 1e-37, where the reciprocal needs a scale
         #pragma unroll
-        for (int i = 0; i < PER_LANE; ++i) score[i] = __frcp_rn(denominator[i]);
+        for (int i = 0; i < PER_LANE; ++i) {
+            const float d = fminf(denominator[i], 3.4028234e38f), tiny = reciprocal(d * 0x1p-64f) * 0x1p-64f;
+            score[i] = denominator[i] > 3.4028234e38f ? 0.0f : d > 1e37f ? tiny : score[i];
+        }
     }
     int key[PER_LANE], index[PER_LANE], kept[PER_LANE];
     #pragma unroll
@@ -180,11 +198,9 @@ __device__ void route(const void* logits, long long logits_stride, const void* b
         kept[i] = key[i];
     }
     sort_fast(key, index);
-    if (select<false>(key, index, lane, chosen)) {   // equal keys among the first: again, with care
-        #pragma unroll
-        for (int i = 0; i < PER_LANE; ++i) key[i] = kept[i], index[i] = lane * PER_LANE + i;
-        sort_stable(key, index);
-        select<true>(key, index, lane, chosen);
+    if (__builtin_expect(select(key, index, chosen), 0)) {
+        __syncwarp();
+        select_with_ties(kept, lane, chosen);
     }
     __syncwarp();
     float total = 0.0f, own = 0.0f;
@@ -220,16 +236,19 @@ __device__ __forceinline__ float divide(float x, float s, float r) {
     return UE8M0 ? quotient : fmaf(fmaf(-quotient, s, x), r, quotient);
 }
 
-// The scale s of a group and r = 1 / s. An infinite amax gives s = inf and r = 0.
-__device__ __forceinline__ void scale_of(float largest, float& s, float& r) {
+// The scale s of a group, and what `divide` wants: a divisor and r = 1 / s. For an infinite amax s = inf and r = 0, with
+// divisor 1, so that finite values become 0 and infinities NaN.
+__device__ __forceinline__ void scale_of(float largest, float& s, float& divisor, float& r) {
     constexpr float PER_448 = 1.0f / 448.0f;
     const float amax = fmaxf(largest, 1e-10f), quotient = amax * PER_448;
     s = fmaf(fmaf(-quotient, 448.0f, amax), PER_448, quotient);   // amax / 448, correctly rounded
 #if UE8M0
     s = __uint_as_float((__float_as_uint(s) + 0x007fffffu) & 0xff800000u);   // the power of two at or above
 #endif
-    r = reciprocal(s);
-    if (amax > 3.4028234e38f) s = amax, r = 0.0f;
+    const bool infinite = amax > 3.4028234e38f;
+    divisor = infinite ? 1.0f : s;
+    r = infinite ? 0.0f : reciprocal(s);
+    s = infinite ? amax : s;
 }
 
 #if VECTOR
@@ -257,27 +276,27 @@ __device__ __forceinline__ void unpack(const Run& run, float* value) {
 }
 #endif
 
-__device__ __forceinline__ void quantise(const float* value, float s, float r, u32* code) {
-    if (r == 0.0f) {   // an infinite scale: finite values become 0, infinities NaN
-        #pragma unroll
-        for (int i = 0; i < 4; ++i)
-            code[i] = e4m3_pair(value[4 * i] * r, value[4 * i + 1] * r) |
-                      e4m3_pair(value[4 * i + 2] * r, value[4 * i + 3] * r) << 16;
-        return;
-    }
+__device__ __forceinline__ void quantise(const float* value, float divisor, float r, u32* code) {
     #pragma unroll
-    for (int i = 0; i < 4; ++i)
-        code[i] = e4m3_pair(divide(value[4 * i], s, r), divide(value[4 * i + 1], s, r)) |
-                  e4m3_pair(divide(value[4 * i + 2], s, r), divide(value[4 * i + 3], s, r)) << 16;
+    for (int i = 0; i < 4; ++i) {
+        const float* v = value + 4 * i;
+        code[i] = e4m3_pair(divide(v[0], divisor, r), divide(v[1], divisor, r)) |
+                  e4m3_pair(divide(v[2], divisor, r), divide(v[3], divisor, r)) << 16;
+    }
 }
 
 __device__ __forceinline__ float group_max(const float* value) {
-    float largest = 0.0f;
+    float largest[8];
     #pragma unroll
-    for (int i = 0; i < 16; ++i) largest = fmaxf(largest, fabsf(value[i]));
+    for (int i = 0; i < 8; ++i) largest[i] = fmaxf(fabsf(value[i]), fabsf(value[i + 8]));   // a tree, not a chain
     #pragma unroll
-    for (int step = LANES / 2; step > 0; step >>= 1) largest = fmaxf(largest, __shfl_xor_sync(ALL, largest, step));
-    return largest;
+    for (int half = 4; half > 0; half /= 2)
+        #pragma unroll
+        for (int i = 0; i < half; ++i) largest[i] = fmaxf(largest[i], largest[i + half]);
+    #pragma unroll
+    for (int step = LANES / 2; step > 0; step >>= 1)
+        largest[0] = fmaxf(largest[0], __shfl_xor_sync(ALL, largest[0], step));
+    return largest[0];
 }
 
 __device__ void quantise_groups(const void* x, long long x_stride, u8* q, long long q_stride, float* scales,
@@ -300,7 +319,7 @@ __device__ void quantise_groups(const void* x, long long x_stride, u8* q, long l
     for (int u = 0; u < UNROLL; ++u) {
         u32 group = own + u * STEP, row = group / GROUPS;
         int start = (int)(group % GROUPS) * GROUP;
-        float value[16], s, r;
+        float value[16], s, divisor, r;
         u32 code[4];
 #if VECTOR
         unpack(run[u][0], value);
@@ -312,8 +331,8 @@ __device__ void quantise_groups(const void* x, long long x_stride, u8* q, long l
             value[i] = group < total && column < HIDDEN ? widen<X_TYPE>(x, row * x_stride + column) : 0.0f;
         }
 #endif
-        scale_of(group_max(value), s, r);
-        quantise(value, s, r, code);
+        scale_of(group_max(value), s, divisor, r);
+        quantise(value, divisor, r, code);
         if (group >= total) continue;
         u8* to = q + row * q_stride + start + part * 8;
 #if VECTOR
@@ -334,16 +353,17 @@ __device__ void quantise_groups(const void* x, long long x_stride, u8* q, long l
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
 route_quant(const void* x, const void* logits, const void* bias, float* weights, int* ids, u8* q, float* scales,
-            int tokens, int route_blocks, int period, long long x_stride, long long logits_stride, long long q_stride,
+            int tokens, int route_blocks, int period, u32 per_period, long long x_stride, long long logits_stride, long long q_stride,
             long long scale_row, long long scale_group, float scale) {
     __shared__ __align__(16) float scores[WARPS][32 * PER_LANE];
     __shared__ u16 chosen[WARPS][TOP_K];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int turn = blockIdx.x / period;
-    const bool routes = turn < route_blocks && blockIdx.x % period == 0;
-    // Under a programmatic launch: nothing is read or written before the grid before this one has finished.
+    const int turn = period == 1 ? blockIdx.x : __umulhi(blockIdx.x, per_period);   // blockIdx.x / period
+    const int routes = turn < route_blocks && turn * period == (int)blockIdx.x;
+    // Under a programmatic launch: nothing is read or written before the grid before this one has finished. What needs
+    // no memory is computed before: hence the operands.
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.wait;" :: "r"(turn), "r"(routes), "r"(warp), "r"(lane) : "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
     if (routes) {

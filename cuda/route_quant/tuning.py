@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Choice:
-    """For up to `tokens` tokens: `unroll` runs of groups a warp, `warps` a block, `programmatic`: the start of the launch
-    overlaps the end of the kernel before."""
+    """For up to `tokens` tokens: `unroll` runs of groups a warp, `warps` a block; `programmatic`: the start of the
+    launch overlaps the end of the kernel before."""
 
     tokens: int
     unroll: int
