@@ -18,7 +18,7 @@ from xpu_moe.launch.environment import inherited
 from xpu_moe.launch.errors import CANARY, ENVIRONMENT, INTERRUPTED, OK, USAGE, Interrupted, LaunchError
 from xpu_moe.launch.model import Model, check, check_split
 from xpu_moe.launch.plan import LaunchPlan
-from xpu_moe.launch.run import Run, interruptible
+from xpu_moe.launch.run import Run, interruptible, is_real
 from xpu_moe.launch.settings import Setting
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -146,9 +146,11 @@ def ask_running(arguments: Arguments, environ: Mapping[str, str], console: Conso
     host, port = str(chosen["host"].value), chosen["port"].value
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     key = environ.get("VLLM_API_KEY", "")
+    path = arguments.model or read.text("MODEL", environ)
+    real = bool(path) and is_real(check(str(path)))
     try:
         name = str(chosen["served_model_name"].value or canary.Client(url, "", key, 10).first_model())
-        result = canary.ask(canary.Client(url, name, key), real=False)
+        result = canary.ask(canary.Client(url, name, key), real=real)
     except canary.CanaryFailed as error:
         raise LaunchError(CANARY, f"canary: {url}: {error}") from None
     if arguments.json:

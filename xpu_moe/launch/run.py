@@ -14,6 +14,7 @@ from xpu_moe.env import read
 from xpu_moe.launch import canary, ready, versions
 from xpu_moe.launch.console import Console
 from xpu_moe.launch.errors import CANARY, ENGINE, INTERRUPTED, OK, Interrupted, LaunchError
+from xpu_moe.launch.model import Model
 from xpu_moe.launch.plan import LaunchPlan
 from xpu_moe.launch.server import Server
 from xpu_moe.launch.watch import CANARY as CANARY_PHASE
@@ -22,6 +23,7 @@ from xpu_moe.serving import report
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TICK = 0.2
+_REAL_WIDTH = 1024  # hidden_size; the demo has 256, MiniMax-M2 3072
 
 
 @contextlib.contextmanager
@@ -147,7 +149,7 @@ class Run:
 
         def ask() -> None:
             try:
-                outcome.append(canary.ask(client, real=is_real(self.plan)))
+                outcome.append(canary.ask(client, real=is_real(self.plan.model)))
             except Exception as error:
                 outcome.append(error)
 
@@ -198,7 +200,7 @@ class Run:
             self.console.plain("\n".join(list(server.tail)[-15:]))
 
 
-def is_real(plan: LaunchPlan) -> bool:
-    """Whether the model can be expected to add two numbers: not the demo's random weights, nor anything that small."""
-    width = plan.model.config.get("hidden_size")
-    return not plan.demo and isinstance(width, int) and width >= 1024
+def is_real(model: Model) -> bool:
+    """Whether a model can be expected to add two numbers: random weights of a demo and toys of that size cannot."""
+    width = model.config.get("hidden_size")
+    return isinstance(width, int) and width >= _REAL_WIDTH
