@@ -76,7 +76,11 @@ def _device_refusal(room: Room, session_of: SessionOf, module: str, index: int =
     if missing:
         return missing
     try:
-        return room.lacking(session_of(index).device)
+        session = session_of(index)
+        lacking = room.lacking(session.device)
+        if lacking is None:
+            session.load(room, module)
+        return lacking
     except _FAILURES as error:
         return str(error)
 

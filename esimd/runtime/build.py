@@ -72,9 +72,11 @@ def build(libsycl: Loaded) -> Path:
 
 def _compile(libsycl: Loaded, target: Path) -> None:
     torch = _torch_root()
+    # An XPU build of torch may hold libsycl-preview, the same release with another ABI.
+    preview = ["-D__INTEL_PREVIEW_BREAKING_CHANGES"] if "-preview" in libsycl.path.name else []
     unfinished = target.with_suffix(f".{os.getpid()}")
     command = [
-        compiler(), *FLAGS, str(_HERE / "library.cpp"), "-o", str(unfinished),
+        compiler(), *FLAGS, *preview, str(_HERE / "library.cpp"), "-o", str(unfinished),
         f"-I{headers(libsycl)}", f"-I{torch / 'include'}",
         str(libsycl.path), f"-L{torch / 'lib'}", "-ltorch_cpu", "-ldl",
     ]  # fmt: skip

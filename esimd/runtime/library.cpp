@@ -148,6 +148,31 @@ int xm_register(const char* operator_name, const char* key) {
   return guarded<int>(-1, [&] { xm::register_operator(operator_name, key); return 0; });
 }
 
+// ---- graphs without torch (which captures by the same SYCL interface): for tests ---------------------------------------
+void* xm_graph_begin(void* queue) {
+  return guarded<void*>(nullptr, [&]() -> void* {
+    sycl::queue& q = queue_at(queue);
+    auto graph = std::make_unique<sx::command_graph<sx::graph_state::modifiable>>(q.get_context(), q.get_device());
+    graph->begin_recording(q);
+    return graph.release();
+  });
+}
+// Ends the recording; returns what xm_graph_replay takes.
+void* xm_graph_end(void* queue, void* graph) {
+  return guarded<void*>(nullptr, [&]() -> void* {
+    std::unique_ptr<sx::command_graph<sx::graph_state::modifiable>> recorded(
+        static_cast<sx::command_graph<sx::graph_state::modifiable>*>(graph));
+    recorded->end_recording(queue_at(queue));
+    return new sx::command_graph<sx::graph_state::executable>(recorded->finalize());
+  });
+}
+int xm_graph_replay(void* queue, void* executable) {
+  return guarded<int>(-1, [&] {
+    queue_at(queue).ext_oneapi_graph(*static_cast<sx::command_graph<sx::graph_state::executable>*>(executable));
+    return 0;
+  });
+}
+
 // ---- measuring -------------------------------------------------------------------------------------------------------
 void xm_noop(int on) { xm::launches_are_noop.store(on != 0); }
 int64_t xm_skipped() { return xm::launches_skipped.exchange(0); }

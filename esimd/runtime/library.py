@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes as C
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,9 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "xm_plan_program": (_I, [_P, _L, _L, _LONGS, _N]),
     "xm_plan_add": (_I, [_P]),
     "xm_register": (_I, [_S, _S]),
+    "xm_graph_begin": (_P, [_P]),
+    "xm_graph_end": (_P, [_P, _P]),
+    "xm_graph_replay": (_I, [_P, _P]),
     "xm_noop": (None, [_I]),
     "xm_skipped": (_L, []),
     "xm_trace": (None, [_I]),
@@ -119,6 +122,15 @@ class Library:
     def register(self, operator: str, key: str) -> None:
         """Register the C++ implementation of `xpu_moe::operator` for a dispatch key."""
         self._checked(self._c.xm_register(operator.encode(), key.encode()), -1)
+
+    def graph(self, queue: int, record: Callable[[], None]) -> Callable[[], None]:
+        """Capture what `record` submits to the queue; returns a function that replays it."""
+        started = self._checked(self._c.xm_graph_begin(queue), None)
+        try:
+            record()
+        finally:
+            executable = self._checked(self._c.xm_graph_end(queue, started), None)
+        return lambda: self._checked(self._c.xm_graph_replay(queue, executable), -1)
 
     def noop(self, on: bool) -> None:
         """Leave out the submissions (and nothing else): what remains is our host code."""

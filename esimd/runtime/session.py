@@ -69,6 +69,10 @@ class Session:
             self._kernels[key] = kernel
         return self._kernels[key]
 
+    def load(self, room: Room, module: str) -> None:
+        """Build a module now, so that a driver's refusal is known before the first call."""
+        self._module(room, module)
+
     def _module(self, room: Room, module: str) -> dict[str, int]:
         """Kernel name -> address of the built module that holds it."""
         if (room.name, module) not in self._modules:

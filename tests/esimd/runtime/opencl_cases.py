@@ -31,6 +31,7 @@ from xpu_moe.esimd.runtime.backends import Moe, Partial, Rms, Route, RoutedMoe
 from xpu_moe.esimd.runtime.library import RuntimeFailure
 from xpu_moe.esimd.runtime.room import ESIMD, TWINS, KernelMissing
 from xpu_moe.esimd.runtime.spirv import SpirvError
+from xpu_moe.esimd.runtime.workspace import Workspace
 
 TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3}
 DTYPES = tuple(TOLERANCE)
@@ -355,6 +356,46 @@ def case_host_code_a_layer() -> dict:
     device().wait()
     assert torch.equal(out, whole), "after measuring, launches must launch again"
     return figures
+
+
+def case_a_captured_graph_sees_new_inputs_and_never_a_freed_workspace() -> dict:
+    """Capture, replay with changed inputs, grow the workspace, replay again; each equal to the eager result."""
+    case = MoeCase(2, 8, 4, 256, 128, 64)
+    first, second, third = (moe_inputs(case, torch.float16, seed=seed) for seed in (1, 2, 3))
+    held = usm(first)
+    out = poisoned(2, 256, dtype=torch.float16)
+    space = Workspace("cpu")
+    small = space.get(4 * 2 * 4 * 128 + 64)
+    aligned = small[-small.data_ptr() % 64 :]
+    backend = twin(Moe)
+    library, queue = device().library, device().queue
+    backend.run(*held.values(), **settings(case), out=out, workspace=aligned)  # warm: the plan is made
+    library.trace_clear()
+    library.trace(True)
+    replay = library.graph(queue, lambda: backend.run(*held.values(), **settings(case), out=out, workspace=aligned))
+    library.trace(False)
+    recorded = library.trace_report()
+    assert [kernel["recorded"] for kernel in recorded.values()] == [1, 1], recorded
+    for changed in (first, second, third):
+        if changed is third:
+            large = space.get(1 << 20)
+            large.fill_(0xCD)
+        for name in ("x", "topk_ids", "topk_weights"):
+            held[name].copy_(changed[name])
+        out.fill_(float("nan"))
+        replay()
+        device().wait()
+        now = dict(first) | {name: changed[name] for name in ("x", "topk_ids", "topk_weights")}
+        assert torch.equal(out, run_moe(case, now))
+    assert space.buffers[0].data_ptr() == small.data_ptr() and bool((large == 0xCD).all())
+    return {}
+
+
+def case_the_c_implementation_is_there_for_xpu_tensors() -> dict:
+    session.ready(device().library, "XPU")
+    for name in operators.NAMES:
+        assert torch._C._dispatch_has_kernel_for_dispatch_key(f"xpu_moe::{name}", "XPU"), name
+    return {}
 
 
 def case_trace_counts_every_kernel() -> dict:

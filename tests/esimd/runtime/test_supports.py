@@ -8,6 +8,7 @@ import pytest
 
 from xpu_moe.esimd import ops as room
 from xpu_moe.esimd.runtime.backends import Moe
+from xpu_moe.esimd.runtime.library import RuntimeFailure
 from xpu_moe.esimd.runtime.libsycl import LibsyclError
 from xpu_moe.esimd.runtime.room import ESIMD, TWINS
 from xpu_moe.ops import contract
@@ -23,6 +24,10 @@ GPU = {"name": "Arc", "driver": "1", "usm_device": True, "esimd": True, "sub_gro
 class FakeSession:
     def __init__(self, **facts):
         self.device = GPU | facts
+        self.loaded = []
+
+    def load(self, room, module):
+        self.loaded.append((room.name, module))
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +93,21 @@ def test_a_device_without_the_vector_back_end_gets_the_twin_and_the_reason_is_ke
     contract.select.cache_clear()
     assert taken.name == "sycl_twin"
     assert [name for name, _ in taken.refused] == ["esimd"] and "vector back end" in taken.refused[0][1]
+
+
+def test_a_module_that_the_driver_refuses_is_a_refusal_and_the_twin_is_taken(monkeypatch):
+    class Refusing(FakeSession):
+        def load(self, room, module):
+            if room is ESIMD:
+                raise RuntimeFailure("the driver refuses the module: build failure")
+
+    session = Refusing()
+    offered = (Moe(ESIMD, lambda index: session), Moe(TWINS, lambda index: session))
+    monkeypatch.setattr(contract, "backends", lambda device, op: offered)
+    contract.select.cache_clear()
+    taken = contract.select(MINIMAX_TP4)
+    contract.select.cache_clear()
+    assert taken.name == "sycl_twin" and taken.refused == (("esimd", "the driver refuses the module: build failure"),)
 
 
 def test_a_runtime_that_cannot_be_had_is_a_refusal_and_no_exception():
