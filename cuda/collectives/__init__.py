@@ -31,6 +31,13 @@ def close(communicator: Any) -> None:
     _forget()
 
 
+def soak(communicator: Any, meet: Any, replays: int) -> dict[str, Any]:
+    """`replays` checked all-reduces with changing data (collective): what went wrong, and the first and last times."""
+    from xpu_moe.cuda.collectives import replay
+
+    return replay.soak(communicator, meet, replays)
+
+
 def _forget() -> None:
     """Decisions taken before the memory was mapped, or bound to memory that is gone."""
     import importlib

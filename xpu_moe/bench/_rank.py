@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from xpu_moe.bench import _collective_cases as cases
 from xpu_moe.bench import timing
 from xpu_moe.bench.report import Row
 from xpu_moe.comm import group as groups
+from xpu_moe.comm import peers
 
 _CALLS = ((1 << 19, 100), (4 << 20, 40), (32 << 20, 12))  # (bytes up to, calls in one graph); above: 4
 
@@ -166,22 +166,18 @@ def main(argv: list[str]) -> int:
             print(json.dumps(what), flush=True)
 
     bench = Bench(job, who)
-    peer_memory = "none on this device"
-    room = None
-    if job["kind"] == "cuda":
-        room = importlib.import_module("xpu_moe.cuda.collectives")
-        peer_memory = room.setup(who) or "peer memory mapped"
+    peer_memory = peers.map_peers(who) or "peer memory mapped"
     card = torch.cuda.get_device_name() if job["kind"] == "cuda" else job["kind"]
     say(
         device=card, world=job["world"], torch=torch.__version__, library=_library(job["kind"]), peer_memory=peer_memory
     )
     for row in rows(bench):
         say(row=row.as_json())
+    room = peers.room(who)
     if job["replays"] and room is not None:
-        say(replays=importlib.import_module("xpu_moe.cuda.collectives.soak").soak(who, bench.meet, job["replays"]))
+        say(replays=room.soak(who, bench.meet, job["replays"]))
     bench.meet()
-    if room is not None:
-        room.close(who)
+    peers.unmap_peers(who)
     groups.close()
     return 0
 

@@ -26,7 +26,7 @@ def soak(communicator: Any, meet: Callable[[], None], replays: int, count: int =
     if arena is None:
         return {"all_reduces": 0, "wrong": 0, "reason": arenas.reason(communicator.name)}
     unit = jit.program(
-        Path(__file__).with_name("soak.cu"), {"WORLD": communicator.world_size, "RANK": communicator.rank}
+        Path(__file__).with_name("replay.cu"), {"WORLD": communicator.world_size, "RANK": communicator.rank}
     )
     turn = jit.load(unit, "turn", "PPPPI", arena.device)
     x = torch.zeros(count, dtype=torch.bfloat16, device="cuda")
