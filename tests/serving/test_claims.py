@@ -6,7 +6,7 @@ import pytest
 
 from xpu_moe.demo.shape import Shape, quantization_config
 from xpu_moe.formats.quantization import UnsupportedCheckpoint
-from xpu_moe.serving.claims import AUTO_ROUND, GPTQ, experts_of_layer, judge_int4
+from xpu_moe.serving.claims import AUTO_ROUND, FP8, GPTQ, experts_of_layer, judge_fp8, judge_int4
 
 ROUND = quantization_config(Shape(quant="auto-round"))
 PACKED = quantization_config(Shape(quant="gptq"))
@@ -105,3 +105,22 @@ def test_experts_of_one_layer_that_differ_are_refused():
 def test_a_broken_pattern_is_named():
     with pytest.raises(UnsupportedCheckpoint, match="regular expression"):
         experts_of_layer(override(**{"model.(": {"bits": 16}}), 0, 4)
+
+
+BLOCKS = quantization_config(Shape(quant="fp8"))
+
+
+def test_block_fp8_is_taken_where_stock_cannot_and_where_it_is_asked_for():
+    assert judge_fp8(BLOCKS, "minimax_m2", None, "cpu").name == FP8
+    assert judge_fp8(BLOCKS, "minimax_m2", None, "cuda").name is None
+    assert judge_fp8(BLOCKS, "minimax_m2", FP8, "cuda").name == FP8
+    assert judge_fp8(BLOCKS, "minimax_m2", "fp8", "cpu").name is None
+    assert judge_fp8(BLOCKS, "deepseek_v3", None, "cpu").name is None
+
+
+@pytest.mark.parametrize("change, field", [({"weight_block_size": None}, "weight_block_size"),
+                                           ({"activation_scheme": "static"}, "activation_scheme")])  # fmt: skip
+def test_other_fp8_is_left_or_refused_by_field(change, field):
+    assert judge_fp8({**BLOCKS, **change}, "minimax_m2", None, "cpu").name is None
+    with pytest.raises(UnsupportedCheckpoint, match=field):
+        judge_fp8({**BLOCKS, **change}, "minimax_m2", FP8, "cuda")

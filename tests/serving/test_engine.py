@@ -17,8 +17,9 @@ import torch
 from tests.serving import checkpoints, offline
 from tests.serving.checkpoints import PROMPTS, TOKENS, TOLERANCE
 from tests.serving.compare import assert_same_tokens, largest_difference
+from xpu_moe.cpu.moe_fp8_block import reference as fp8_reference
 from xpu_moe.cpu.moe_u4 import reference
-from xpu_moe.formats.checkpoint import load_layer
+from xpu_moe.formats.checkpoint import Checkpoint, load_layer
 
 pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 
@@ -38,7 +39,9 @@ def ran(tmp_path_factory):
     gptq = checkpoints.make(folder, "gptq", quant="gptq")
     experts_only = checkpoints.make(folder, "experts_only", experts_only=True, group_size=64)
     fine = checkpoints.make(folder, "fine", scale_bits=11)
+    fp8 = checkpoints.make(folder, "fp8", quant="fp8", head_dim=128)
     layer_inputs(folder / "layer.pt", 256, 8, 2)
+    layer_inputs(folder / "layer8.pt", 256, 8, 2)
 
     def job(name, model, **extra):
         return {"name": name, "model": str(model), "prompts": PROMPTS, "tokens": TOKENS, **extra}
@@ -52,6 +55,8 @@ def ran(tmp_path_factory):
         job("int4_bf16", int4, llm={"dtype": "bfloat16"}),
         job("twin_bf16", checkpoints.twin(int4), llm={"dtype": "bfloat16"}),
         job("swapped", checkpoints.variant(int4, "swapped", checkpoints.swap_one_scale)),
+        job("fp8", fp8, layer=str(folder / "layer8.pt")),
+        job("fp8_twin", checkpoints.twin(fp8)),
         job("fine", fine, layer=str(folder / "layer.pt")),
         job(
             "named", int4,
@@ -123,6 +128,30 @@ def test_full_fp16_scales_keep_their_bits_through_vllms_loader(ran):
         group_size=128,
     )  # fmt: skip
     assert float((cut - truth).norm() / truth.norm()) > 1e-3
+
+
+def test_block_fp8_is_served_on_a_cpu_too(ran):
+    """The layer equals float64 from the files; the twin's bf16 rounds the weights, so it is near, not equal."""
+    told = ran["fp8"]["report"]
+    assert told["backend"] == "cpu_grouped" and {"moe_fp8", "linear_fp8"} == {layer["kind"] for layer in told["layers"]}
+    assert largest_difference(ran["fp8"]["logprobs"], ran["fp8_twin"]["logprobs"]) < 0.1
+    source = Checkpoint(ran["folder"] / "fp8")
+
+    def stacked(part, suffix):
+        base = "model.layers.0.block_sparse_moe.experts"
+        return torch.stack([source.tensor(f"{base}.{expert}.{part}.{suffix}") for expert in range(8)])
+
+    def both(suffix):
+        gate, up = stacked("w1", suffix), stacked("w3", suffix)
+        return torch.cat((gate.view(torch.uint8), up.view(torch.uint8)), 1).view(gate.dtype)
+
+    x, weights, ids = torch.load(ran["folder"] / "layer8.pt", weights_only=True)
+    truth = fp8_reference(
+        x, None, both("weight"), both("weight_scale_inv"), stacked("w2", "weight"), stacked("w2", "weight_scale_inv"),
+        weights, ids,
+    )  # fmt: skip
+    got = torch.load(ran["folder"] / "layer8.pt.out", weights_only=True)
+    assert float((got.double() - truth).norm() / truth.norm()) < 1e-5
 
 
 def test_choices_by_option_serve_and_nothing_changes(ran):

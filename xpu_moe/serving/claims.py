@@ -53,6 +53,28 @@ def judge_int4(own: str, config: Mapping[str, Any], model_type: str, asked: str 
     return Claim(own)
 
 
+def judge_fp8(config: Mapping[str, Any], model_type: str, asked: str | None, device: str) -> Claim:
+    """Whether FP8 takes the checkpoint: on a CPU, where stock vLLM cannot without AMX, and where it is asked for.
+
+    On CUDA vLLM serves these checkpoints itself; `--quantization xpu_moe_fp8` gives them to our kernels. Raises
+    UnsupportedCheckpoint when asked for a checkpoint of another kind.
+    """
+    wanted = (
+        ("quant_method", config.get("quant_method"), "fp8"),
+        ("weight_block_size", config.get("weight_block_size"), [128, 128]),
+        ("activation_scheme", config.get("activation_scheme"), "dynamic"),
+        ("model_type", model_type, MODEL_TYPES[0]),
+    )
+    wrong = [
+        f"quantization_config.{name}: got {got!r}, wanted {value!r}" for name, got, value in wanted if got != value
+    ]
+    if asked == FP8:
+        if wrong:
+            raise UnsupportedCheckpoint(wrong[0])
+        return Claim(FP8)
+    return Claim(FP8 if not wrong and asked is None and device == "cpu" else None)
+
+
 @dataclass(frozen=True)
 class Experts:
     """How a layer's experts are stored: `spec` None = not quantised."""

@@ -11,25 +11,28 @@ from typing import Any
 
 import torch
 from vllm.model_executor.layers.fused_moe import RoutedExperts, UnquantizedFusedMoEMethod
-from vllm.model_executor.layers.linear import LinearBase
+from vllm.model_executor.layers.linear import LinearBase, UnquantizedLinearMethod
 from vllm.model_executor.layers.quantization import register_quantization_config
 from vllm.model_executor.layers.quantization.auto_gptq import AutoGPTQConfig
+from vllm.model_executor.layers.quantization.fp8 import Fp8Config
 from vllm.model_executor.layers.quantization.inc import INCConfig
 from vllm.model_executor.layers.quantization.utils.gptq_utils import get_linear_quant_method
+from vllm.model_executor.layers.quantization.utils.quant_utils import is_layer_skipped
 
 from xpu_moe.formats.quantization import Int4Spec, UnsupportedCheckpoint, read_int4
 from xpu_moe.serving import compat, tell
-from xpu_moe.serving.claims import AUTO_ROUND, GPTQ, STOCK_NAMES, experts_of_layer, judge_int4
+from xpu_moe.serving.claims import AUTO_ROUND, FP8, GPTQ, STOCK_NAMES, experts_of_layer, judge_fp8, judge_int4
+from xpu_moe.serving.linear_fp8 import DequantizedFp8Linear
 from xpu_moe.serving.linear_int4 import DequantizedLinear
+from xpu_moe.serving.moe_fp8 import Fp8MoeMethod
 from xpu_moe.serving.moe_int4 import Int4MoeMethod
 from xpu_moe.serving.moe_method import layer_index
 
 
-class _Claiming:
-    """What both configs share: the claim, the experts, and the checkpoint's config as it is on disk."""
+class _Named:
+    """A method under our name; float32 activations too, on a CPU."""
 
     own: str
-    raw: dict[str, Any]
 
     @classmethod
     def get_name(cls) -> str:
@@ -39,6 +42,12 @@ class _Claiming:
     def get_supported_act_dtypes(cls) -> list[torch.dtype]:
         kinds = [torch.float16, torch.bfloat16]
         return [*kinds, torch.float32] if compat.device_kind() == "cpu" else kinds
+
+
+class _Claiming(_Named):
+    """What both INT4 configs share: the claim, the experts, and the checkpoint's config as it is on disk."""
+
+    raw: dict[str, Any]
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
@@ -100,6 +109,29 @@ class GptqInt4Config(_Claiming, AutoGPTQConfig):
             )
 
         return get_linear_quant_method(self, layer, prefix, make)
+
+
+@register_quantization_config(FP8)
+class Fp8BlockConfig(_Named, Fp8Config):
+    """`quant_method: fp8` with 128 x 128 scales: on a CPU, elsewhere when asked for by name."""
+
+    own = FP8
+
+    @classmethod
+    def override_quantization_method(
+        cls, hf_quant_cfg: dict[str, Any], user_quant: str | None, hf_config: Any = None
+    ) -> str | None:
+        model_type = getattr(hf_config, "model_type", "")
+        return judge_fp8(hf_quant_cfg, model_type, user_quant, compat.device_kind()).name
+
+    def get_quant_method(self, layer: torch.nn.Module, prefix: str) -> Any:
+        if isinstance(layer, RoutedExperts):
+            return Fp8MoeMethod(layer.moe_config)
+        if isinstance(layer, LinearBase) and compat.device_kind() == "cpu":
+            if is_layer_skipped(prefix, self.ignored_layers, self.packed_modules_mapping):
+                return UnquantizedLinearMethod()
+            return DequantizedFp8Linear(self.weight_block_size, prefix)
+        return super().get_quant_method(layer, prefix)
 
 
 def _checked(prefix: str, bits: int, symmetric: bool, group_size: int, base: Int4Spec) -> Int4Spec:
