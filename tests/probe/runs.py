@@ -16,7 +16,7 @@ from typing import Any
 
 from xpu_moe.env.read import snapshot
 
-TINY = ("--sizes", "8,6144", "--world", "2")
+TINY = ("--device", "cpu", "--sizes", "8,6144", "--world", "2")
 
 
 @dataclass

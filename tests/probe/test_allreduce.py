@@ -15,13 +15,14 @@ import pytest
 
 from tests.probe.runs import TINY, Run, interrupt, marked, probe
 from xpu_moe.env.read import snapshot
+from xpu_moe.probe import allreduce
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_the_numbers_are_right(world, tmp_path):
-    run = probe(tmp_path, "--world", str(world), "--sizes", "4,8,4100,6144,40028")
+    run = probe(tmp_path, "--device", "cpu", "--world", str(world), "--sizes", "4,8,4100,6144,40028")
     report = run.report
     assert run.code == 0 and report["verdict"] == "ok", run.stderr
     assert (report["schema"], report["backend"], report["world"]) == (1, "gloo", world)
@@ -188,7 +189,16 @@ def test_under_torchrun_a_dead_rank_ends_all(tmp_path):
     assert not list(tmp_path.glob("xpu_moe-probe-*"))
 
 
-def test_bad_arguments_end_with_2(tmp_path):
-    for arguments in (("--sizes", "7"), ("--world", "0"), ("--inject", "burn"), ("--timeout", "0")):
-        run = probe(tmp_path, *arguments)
-        assert run.code == 2 and run.stderr.startswith("allreduce: "), run.stderr
+def test_bad_arguments_end_with_2(capsys, private_cache):
+    for arguments in (
+        ("--sizes", "7"), ("--world", "0"), ("--inject", "burn"), ("--timeout", "0"), ("--sizes", "x"),
+    ):  # fmt: skip
+        assert allreduce.main(["--device", "cpu", *arguments]) == 2
+        assert capsys.readouterr().err.startswith("allreduce: ")
+
+
+def test_what_is_in_the_machine_decides_where_nothing_is_asked_for(tmp_path):
+    run = probe(tmp_path, "--sizes", "8", "--max-bytes", "8")
+    assert run.code == 0, run.stderr
+    if run.report["device"] == "cpu":
+        assert (run.report["backend"], run.report["world"]) == ("gloo", 4)

@@ -92,7 +92,7 @@ def test_the_tool_ends_with_its_code(fault, code, found, tmp_path):
 
 
 def test_no_accelerator_is_said(capsys, monkeypatch):
-    monkeypatch.setattr(p2p, "_kind", lambda: "cpu")
+    monkeypatch.setattr(p2p, "devices", lambda stop: {"cpu": 1})
     assert p2p.main([]) == 2
     assert "no accelerator here" in capsys.readouterr().err
     assert p2p.main(["--bytes", "10"]) == 2

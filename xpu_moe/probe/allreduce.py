@@ -34,10 +34,10 @@ def main(argv: Sequence[str]) -> int:
         for name in sweep():
             print(f"xpu_moe: removed {name}, left by a run that was killed", file=sys.stderr)
         try:
-            plan, joined = _plan(arguments)
+            plan, joined = _plan(arguments, stop)
         except (ValueError, run.CannotStart) as error:
             print(f"allreduce: {error}", file=sys.stderr)
-            return 2 if isinstance(error, ValueError) else 4
+            return stop.exit_code if stop.signal else 2 if isinstance(error, ValueError) else 4
         result = run.run(plan, joined, stop, arguments.start_timeout, quiet=arguments.json)
         if stop.signal:
             result.verdict = "interrupted"
@@ -57,23 +57,22 @@ def _show(result: report.Result, arguments: argparse.Namespace) -> None:
         print(f"allreduce: drew {arguments.plot}", file=sys.stderr)
 
 
-def _plan(arguments: argparse.Namespace) -> tuple[Plan, run.Joined | None]:
+def _plan(arguments: argparse.Namespace, stop: Stop) -> tuple[Plan, run.Joined | None]:
     """The plan, and the rank that torchrun gave us. Raises ValueError and run.CannotStart."""
     joined = run.joined(read.snapshot())
-    kind = arguments.device or run.kind_of(arguments.backend)
-    backend = arguments.backend if arguments.backend != "auto" else run.backend_of(kind)
-    world = joined.world if joined else run.default_world(kind) if arguments.world is None else arguments.world
     if joined and arguments.world not in (None, joined.world):
         raise ValueError(f"--world: got {arguments.world}, torchrun has {joined.world} ranks")
-    if world < 1:
-        raise ValueError(f"--world: got {world}, wanted at least 1")
+    if arguments.world is not None and arguments.world < 1:
+        raise ValueError(f"--world: got {arguments.world}, wanted at least 1")
     if arguments.timeout <= 0:
         raise ValueError(f"--timeout: got {arguments.timeout:g}, wanted more than 0 seconds")
     if arguments.plot and not plot.available():
         raise ValueError("--plot: matplotlib is not installed (pip install 'xpu-moe[plot]')")
-    if backend == "oneccl" and joined:
+    if arguments.backend == "oneccl" and joined:
         raise ValueError("--backend oneccl: starts its own ranks on one host, not under torchrun")
     faults.parse(arguments.inject)
+    asked = joined.world if joined else arguments.world
+    kind, backend, world = run.chosen(arguments.backend, arguments.device, asked, stop)
     sizes = [int(size) for size in arguments.sizes.split(",")] if arguments.sizes else None
     chosen = steps(kind, sizes=sizes, dtype=arguments.dtype, max_bytes=arguments.max_bytes, forms=arguments.forms)
     address = "env://" if joined else f"tcp://127.0.0.1:{arguments.port}" if arguments.port else ""

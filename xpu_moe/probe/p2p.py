@@ -26,6 +26,7 @@ from typing import Any
 from xpu_moe import cache, verdict
 from xpu_moe.env import read
 from xpu_moe.probe._watch.footprint import Footprint, sweep
+from xpu_moe.probe._watch.patience import Impatient, devices
 from xpu_moe.probe._watch.signals import Stop
 from xpu_moe.probe._watch.supervise import Launch, Outcome, Supervisor
 
@@ -38,12 +39,16 @@ def main(argv: Sequence[str]) -> int:
     if arguments.bytes < 4096 or arguments.bytes % 4:
         print(f"p2p: --bytes: got {arguments.bytes}, wanted a multiple of 4 from 4096 on", file=sys.stderr)
         return 2
-    kind = "rehearsal" if arguments.rehearse else arguments.device or _kind()
-    if kind not in ("xpu", "cuda", "rehearsal"):
-        print("p2p: no accelerator here (see `python -m xpu_moe.doctor`)", file=sys.stderr)
-        return 2
     sweep()
     with Stop() as stop:
+        try:
+            kind = "rehearsal" if arguments.rehearse else arguments.device or next(iter(devices(stop)))
+        except Impatient as error:
+            print(f"p2p: {error}: name --device", file=sys.stderr)
+            return stop.exit_code if stop.signal else 3
+        if kind not in ("xpu", "cuda", "rehearsal"):
+            print("p2p: no accelerator here (see `python -m xpu_moe.doctor`)", file=sys.stderr)
+            return 2
         seen: dict[str, Any] = {"cards": [], "pairs": []}
         outcome = _watched(arguments, kind, stop, seen)
         if outcome.kind == "interrupted":
@@ -145,12 +150,6 @@ def _cell(pair: dict[str, Any] | None) -> str:
         return "–"
     mark = "" if pair["reachable"] and pair["intact"] else " BAD" if not pair["intact"] else " host"
     return f"{pair['gb_per_s']:.1f}{mark}"
-
-
-def _kind() -> str:
-    from xpu_moe.device import current
-
-    return current().kind
 
 
 def _parser() -> argparse.ArgumentParser:

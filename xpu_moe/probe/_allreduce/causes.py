@@ -22,7 +22,7 @@ class Cause:
     unless: str = ""  # NAME=VALUE of the environment that rules it out
 
 
-_INTEL, _EVERY = "xccl ccl oneccl", "*"
+_INTEL, _CCL, _EVERY = "xccl ccl oneccl", "xccl ccl oneccl oneccl-cpu", "*"
 CAUSES: tuple[Cause, ...] = (
     Cause(_EVERY, "", r"[Aa]ddress already in use|EADDRINUSE",
           "the port of the rendezvous is taken: choose another (--port, or torchrun's --master-port)"),
@@ -36,11 +36,11 @@ CAUSES: tuple[Cause, ...] = (
           "render nodes: mount /dev/dri/by-path into the container and join group render"),
     Cause(_INTEL, "*", r"zeMemOpenIpcHandle|INVALID_ARGUMENT",
           "peer access: the host refuses it; take `python -m xpu_moe.env --profile no-p2p`"),
-    Cause(_INTEL, "init", r"find interface|interface",
+    Cause(_CCL, "init", r"find interface|interface",
           "network interface: CCL_KVS_IFACE=lo and FI_TCP_IFACE=lo on one host", "CCL_KVS_IFACE=lo"),
-    Cause(_INTEL, "init", r"fi_getinfo|provider", "libfabric provider: FI_PROVIDER=tcp, FI_PROVIDER_PATH unset",
+    Cause(_CCL, "init", r"fi_getinfo|provider", "libfabric provider: FI_PROVIDER=tcp, FI_PROVIDER_PATH unset",
           "FI_PROVIDER=tcp"),
-    Cause(_INTEL, "init", r"MPIDI_GPU_init|MPI launcher", "host transport: CCL_ATL_TRANSPORT=ofi",
+    Cause(_CCL, "init", r"MPIDI_GPU_init|MPI launcher", "host transport: CCL_ATL_TRANSPORT=ofi",
           "CCL_ATL_TRANSPORT=ofi"),
     Cause(_INTEL, "init warmup check timed", "",
           "CCL_ZE_IPC_EXCHANGE unset: a stand-alone probe hung so where pidfd cured it", "CCL_ZE_IPC_EXCHANGE=pidfd"),
@@ -48,7 +48,7 @@ CAUSES: tuple[Cause, ...] = (
           "oneCCL 2022.0 and 2022.1 hang on B60 with the default algorithm: CCL_ALLREDUCE=ring", "CCL_ALLREDUCE=ring"),
     Cause(_INTEL, "warmup check timed", "",
           "peer access that the driver reports and the host does not keep: run `python -m xpu_moe.probe p2p`"),
-    Cause(_INTEL, "init warmup", r"WORKER_COUNT", "CCL_WORKER_COUNT over 1 hung at init: unset it",
+    Cause(_CCL, "init warmup", r"WORKER_COUNT", "CCL_WORKER_COUNT over 1 hung at init: unset it",
           "CCL_WORKER_COUNT=1"),
     Cause(_INTEL, "graph", "", "a captured low-latency ring replays a stale sequence number: profile graph sets "
           "CCL_SYCL_FORCE_RECORDING_PATH=1", "CCL_SYCL_FORCE_RECORDING_PATH=1"),

@@ -2,9 +2,10 @@
 // is compiled with -fsycl -DPROBE_SYCL. It speaks the same events as the Python rank (JSON lines on a pipe), measures the
 // same steps from the same plan, checks the same integers, and dies with its parent.
 //
-//   oneccl PLAN RANK WORLD EVENTS_FD PARENT_PID MEETING_FILE INJECT
+//   oneccl PLAN RANK WORLD EVENTS_FD PARENT_PID STACK_FILE MEETING_FILE INJECT
 //
 // PLAN has one line a step: bytes dtype form rounds calls.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -59,6 +60,20 @@ std::string quoted(const std::string& text) {
     return out + "\"";
 }
 
+// ---- where it stands, for a parent that asks by SIGUSR1 (in the form of a Python stack) ------------------------------
+
+const char* volatile doing = "start";
+const char* stack_file = "";
+
+void tell(int) {
+    int fd = open(stack_file, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0) return;
+    const char* parts[] = {"File \"oneccl.cpp\", line 0 in ", doing, "\n"};
+    for (const char* part : parts)
+        if (write(fd, part, std::strlen(part)) < 0) break;
+    close(fd);
+}
+
 // ---- faults ---------------------------------------------------------------------------------------------------------
 
 struct Fault {
@@ -79,6 +94,7 @@ bool has(const char* kind) { return fault.kind == kind && fault.rank == my_rank;
 
 void strike(const std::string& phase) {
     if (fault.phase != phase || fault.rank != my_rank) return;
+    doing = "strike";
     if (fault.kind == "kill") kill(getpid(), SIGKILL);
     if (fault.kind == "exit") _exit(1);
     while (fault.kind == "sleep") pause();
@@ -131,6 +147,7 @@ void put(std::vector<uint8_t>& target, const std::string& dtype, const std::vect
 class Ranks {
   public:
     Ranks(int rank, int world, const std::string& meeting) : rank_(rank), world_(world) {
+        doing = "meet";
         ccl::shared_ptr_class<ccl::kvs> store;
         ccl::kvs::address_type address;
         if (rank == 0) {
@@ -153,13 +170,17 @@ class Ranks {
 #else
         comm_ = std::make_unique<ccl::communicator>(ccl::create_communicator(world, rank, store));
 #endif
+        doing = "measure";
     }
 
     void measure(int index, const Step& step) {
         std::vector<uint8_t> host(step.bytes);
         uint8_t *send = allocate(step.bytes), *recv = step.form == "in_place" ? send : allocate(step.bytes);
         size_t count = step.bytes / width_of(step.dtype);
-        auto call = [&] { reduce(send, recv, count, type_of(step.dtype)); };
+        auto call = [&] {
+            doing = "allreduce";
+            reduce(send, recv, count, type_of(step.dtype));
+        };
         enter("warmup", step.name());
         std::fill(host.begin(), host.end(), 0);
         upload(send, host);
@@ -286,7 +307,7 @@ void hello() {
                          std::to_string(version.update);
     if (has("version")) number = "0.0.0-other";
     emit("\"event\": \"hello\", \"library\": {\"name\": \"oneCCL\", \"path\": " + quoted(library_path()) +
-         ", \"version\": " + quoted(number) + ", \"full\": " + quoted(version.full) + "}, \"dumps\": false");
+         ", \"version\": " + quoted(number) + ", \"full\": " + quoted(version.full) + "}, \"dumps\": true");
 }
 
 std::vector<Step> read_plan(const char* path) {
@@ -299,12 +320,12 @@ std::vector<Step> read_plan(const char* path) {
 int run(char** arguments) {
     my_rank = std::atoi(arguments[2]);
     int world = std::atoi(arguments[3]);
-    fault = parse_fault(arguments[7]);
+    fault = parse_fault(arguments[8]);
     enter("start");
     ccl::init();
     hello();
     enter("init");
-    Ranks ranks(my_rank, world, arguments[6]);
+    Ranks ranks(my_rank, world, arguments[7]);
     auto steps = read_plan(arguments[1]);
     for (size_t i = 0; i < steps.size(); i++) ranks.measure(static_cast<int>(i), steps[i]);
     enter("close");
@@ -315,13 +336,15 @@ int run(char** arguments) {
 }  // namespace
 
 int main(int count, char** arguments) {
-    if (count != 8) {
-        std::fprintf(stderr, "usage: oneccl PLAN RANK WORLD EVENTS_FD PARENT_PID MEETING_FILE INJECT\n");
+    if (count != 9) {
+        std::fprintf(stderr, "usage: oneccl PLAN RANK WORLD EVENTS_FD PARENT_PID STACK_FILE MEETING_FILE INJECT\n");
         return 2;
     }
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != std::atoi(arguments[5])) return 1;
     signal(SIGINT, SIG_IGN);
+    stack_file = arguments[6];
+    signal(SIGUSR1, tell);
     events_fd = std::atoi(arguments[4]);
     int result = 1;
     try {

@@ -9,10 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +17,7 @@ from pathlib import Path
 from xpu_moe import cache
 from xpu_moe.env import read
 from xpu_moe.probe._allreduce.plan import Plan
+from xpu_moe.probe._watch.patience import patiently
 from xpu_moe.probe._watch.signals import Stop
 from xpu_moe.probe._watch.supervise import Launch
 
@@ -74,7 +72,7 @@ def launches(plan: Plan, folder: Path, environ: Mapping[str, str], stop: Stop) -
 def _command(program: Path, steps: Path, rank: int, plan: Plan, folder: Path):
     def command(events: int, stack: Path) -> Sequence[str]:
         return (str(program), str(steps), str(rank), str(plan.world), str(events), str(os.getpid()),
-                str(folder / "kvs"), plan.inject)  # fmt: skip
+                str(stack), str(folder / "kvs"), plan.inject)  # fmt: skip
 
     return command
 
@@ -83,7 +81,7 @@ def _cpu_tools(stop: Stop) -> _Tools:
     compiler = shutil.which("g++")
     if compiler is None:
         raise BuildError("g++ is not installed: apt-get install g++")
-    made = _patiently([sys.executable, "-c", _MAKE_ENVIRONMENT, *WHEELS], stop, "the oneCCL environment")
+    made = patiently([sys.executable, "-c", _MAKE_ENVIRONMENT, *WHEELS], stop, "the oneCCL environment")
     root = Path(made.strip().splitlines()[-1])
     lib = root / "lib"
     link = (f"-L{lib}", "-l:libccl.so.1.0", f"-Wl,-rpath,{lib}", f"-I{root / 'include'}")
@@ -108,24 +106,8 @@ def _build(tools: _Tools, stop: Stop) -> Path:
     if not program.exists():
         part = program.with_suffix(f".{os.getpid()}")
         try:
-            _patiently([*tools.compile, "-o", str(part)], stop, "the oneCCL helper")
+            patiently([*tools.compile, "-o", str(part)], stop, "the oneCCL helper")
             part.replace(program)
         finally:
             part.unlink(missing_ok=True)
     return program
-
-
-def _patiently(command: Sequence[str], stop: Stop, what: str, limit_s: float = 600.0) -> str:
-    """Run a command in its own group and return its stdout; a signal ends it. Raises BuildError."""
-    with subprocess.Popen(
-        list(command), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=None, text=True, start_new_session=True
-    ) as process:
-        deadline = time.monotonic() + limit_s
-        while process.poll() is None and not stop.signal and time.monotonic() < deadline:
-            time.sleep(0.05)
-        if process.returncode is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        out, _ = process.communicate()
-    if process.returncode:
-        raise BuildError(f"{what} could not be made (exit code {process.returncode}); see above")
-    return out

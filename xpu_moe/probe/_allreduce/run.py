@@ -17,6 +17,7 @@ from xpu_moe.probe._allreduce import causes, oneccl, report
 from xpu_moe.probe._allreduce.library import algorithm, speaks_in_debug
 from xpu_moe.probe._allreduce.plan import Plan
 from xpu_moe.probe._watch.footprint import Footprint, shared_memory_trouble
+from xpu_moe.probe._watch.patience import Impatient, devices
 from xpu_moe.probe._watch.signals import Stop
 from xpu_moe.probe._watch.supervise import Launch, Outcome, Rank, Supervisor
 
@@ -24,6 +25,9 @@ _NEEDS_SHARED_MEMORY = frozenset({"nccl", "xccl", "ccl"})
 _BACKENDS = {"xpu": "xccl", "cuda": "nccl", "cpu": "gloo"}
 # The probe times and captures, and checks its data itself; these of the profile would forbid it.
 _LEFT_OUT = {"TORCH_XCCL_NAN_CHECK": "synchronises and cannot be captured", "VLLM_LOGGING_LEVEL": "no vLLM here"}
+
+
+_FIXED = {"xccl": "xpu", "ccl": "xpu", "nccl": "cuda", "gloo": "cpu"}
 
 
 class CannotStart(RuntimeError):
@@ -49,25 +53,20 @@ def joined(environ: Mapping[str, str]) -> Joined | None:
     return Joined(rank, read.integer("LOCAL_RANK", environ) or 0, world)
 
 
-def kind_of(backend: str) -> str:
-    """The device kind of a backend: gloo is the CPU's, and so is oneccl where there is no Intel GPU."""
-    from xpu_moe.device import current, devices
-
-    fixed = {"xccl": "xpu", "ccl": "xpu", "nccl": "cuda", "gloo": "cpu"}
-    if backend == "oneccl":
-        return "xpu" if devices("xpu") else "cpu"
-    return fixed.get(backend) or current().kind
-
-
-def backend_of(kind: str) -> str:
-    return _BACKENDS[kind]
-
-
-def default_world(kind: str) -> int:
-    """Every accelerator of the kind; four ranks on a CPU."""
-    from xpu_moe.device import devices
-
-    return 4 if kind == "cpu" else max(1, len(devices(kind)))
+def chosen(backend: str, device: str | None, world: int | None, stop: Stop) -> tuple[str, str, int]:
+    """(device kind, backend, ranks) from what was asked for and what is in this machine, which is asked only where
+    it decides: every accelerator of the kind, four ranks on a CPU. Raises CannotStart."""
+    kind = device or _FIXED.get(backend)
+    if kind is not None and (kind == "cpu" or world is not None):
+        found = {kind: world or 0}
+    else:
+        try:
+            found = devices(stop)
+        except Impatient as error:
+            raise CannotStart(f"{error}: name --device and --world") from None
+    kind = kind or next((k for k in found if backend != "oneccl" or k != "cuda"), "cpu")
+    ranks = world if world is not None else 4 if kind == "cpu" else max(1, found.get(kind, 0))
+    return kind, _BACKENDS[kind] if backend == "auto" else backend, ranks
 
 
 def run(plan: Plan, mine: Joined | None, stop: Stop, start_timeout_s: float, quiet: bool = False) -> report.Result:
@@ -121,7 +120,7 @@ def _supervised(
     if plan.backend == "oneccl":
         try:
             launches = oneccl.launches(plan, folder, environ, stop)
-        except oneccl.BuildError as error:
+        except (oneccl.BuildError, Impatient) as error:
             raise CannotStart(str(error)) from None
     else:
         plan_file = folder / "plan.json"
@@ -228,10 +227,12 @@ def _hung(result: report.Result, plan: Plan, outcome: Outcome, logs: dict[int, l
         "where": {rank.number: rank.where for rank in outcome.ranks},
     }
     result.log = _last_lines(logs, [rank.number for rank in stuck])
-    result.causes = causes.likely(plan.backend, last.phase, result.log, environ)
+    result.causes = causes.likely(_family(plan), last.phase, result.log, environ)
 
 
-_WAITING = re.compile(r"\b(group|distributed_c10d|c10d_logger)\.py")  # frames of a rank that waits for others
+_WAITING = re.compile(
+    r"\b(group|distributed_c10d|c10d_logger)\.py|oneccl\.cpp:0 in (allreduce|meet)"
+)  # frames of a rank that waits for others
 
 
 def _unlike(ranks: Sequence[Rank]) -> list[Rank]:
@@ -256,9 +257,14 @@ def _died(result: report.Result, plan: Plan, outcome: Outcome, logs: dict[int, l
     who = [rank.number for rank in first[:1]]
     result.log = _last_lines(logs, who)
     clues = [*result.log, outcome.says, *(f"{r.ended} {r.error}" for r in first[:1])]
-    result.causes = causes.likely(plan.backend, first[0].phase if first else "init", clues, environ)
+    result.causes = causes.likely(_family(plan), first[0].phase if first else "init", clues, environ)
     if first and not outcome.says:
         result.says = f"rank {first[0].number} {first[0].ended} in {first[0].phase}"
+
+
+def _family(plan: Plan) -> str:
+    """The backend as the table of causes names it: oneCCL on CPU ranks has no cards to blame."""
+    return "oneccl-cpu" if plan.backend == "oneccl" and plan.kind == "cpu" else plan.backend
 
 
 def _last_lines(logs: dict[int, list[str]], ranks: Sequence[int]) -> list[str]:
