@@ -7,9 +7,10 @@ import re
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from xpu_moe import cache
+from xpu_moe import cache as cache_folder
 from xpu_moe.esimd.kernels import instances, launch
 from xpu_moe.esimd.tools import isa, programs, spirv
 
@@ -119,7 +120,7 @@ def baseline_file(device: str) -> Path:
     if found.as_checked and device == "pvc":
         return BASELINE
     version = re.sub(r"[^\w.]+", "_", found.version)
-    return cache.folder("esimd_baseline") / f"{device}-{version}.json"
+    return cache_folder.folder("esimd_baseline") / f"{device}-{version}.json"
 
 
 def compare(kernels: dict[str, isa.Kernel], device: str, record: bool = False) -> tuple[list[Failure], str]:
@@ -140,6 +141,7 @@ def compare(kernels: dict[str, isa.Kernel], device: str, record: bool = False) -
     return failures, f"compared with {file}"
 
 
+@cache
 def compile_all(device: str, keep: Path | None = None) -> dict[str, isa.Kernel]:
     """Every kernel of the committed SPIR-V as machine code, by name. Raises IsaError."""
     kernels = {}
