@@ -292,6 +292,7 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], str, str], ...] = (
     ("dcp4", B70, plan(dcp=4), "error", "plan.dcp"),
     ("dcp3", B70, plan(dcp=3), "error", "plan.dcp"),
     ("kv-one-block-short", B70, plan(kv_cache_memory_bytes=2048 * 63488 - 1), "error", "plan.kv_cache_memory_bytes"),
+    ("kv-as-text", B70, plan(kv_cache_memory_bytes="64M"), "error", "plan.kv_cache_memory_bytes"),
     ("kv-negative", B70, plan(kv_cache_memory_bytes=-1), "error", "plan.kv_cache_memory_bytes"),
     ("kv-beyond-the-card", B70, plan(kv_cache_memory_bytes=8 * GIB), "error", "plan.kv_cache_memory_bytes"),
     ("the-whole-context", B70, plan(max_model_len=196608), "error", "plan.max_model_len"),

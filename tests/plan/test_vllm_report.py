@@ -1,4 +1,4 @@
-"""What the planner predicts against what vLLM reports: the demo model on the CPU, within 2 %."""
+"""What the planner predicts against what vLLM reports, within 2 %: the demo model, on the device that is there."""
 
 from __future__ import annotations
 
@@ -51,5 +51,6 @@ def test_weights(report):
     found = read(model)
     shapes = shapes_of(found.config)
     for predicted in (weights(found, shapes, 1).parts, shapes.weights_per_rank(1)):
-        kept = predicted.total - predicted.attention - predicted.router
+        packed = predicted.attention + predicted.router if figures["device"] == "cpu" else 0
+        kept = predicted.total - packed
         assert kept == pytest.approx(figures["weights_bytes"], rel=0.02)

@@ -13,7 +13,14 @@ def main(model: str, kv_bytes: int) -> None:
               enforce_eager=True, skip_tokenizer_init=True)  # fmt: skip
     cache = llm.llm_engine.vllm_config.cache_config
     weights = llm.apply_model(lambda model: sum(p.numel() * p.element_size() for p in model.parameters()))[0]
-    found = {"blocks": cache.num_gpu_blocks, "block_size": cache.block_size, "weights_bytes": weights}
+    from vllm.platforms import current_platform
+
+    found = {
+        "device": current_platform.device_type,
+        "blocks": cache.num_gpu_blocks,
+        "block_size": cache.block_size,
+        "weights_bytes": weights,
+    }
     print(json.dumps(found))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from xpu_moe.doctor.text import clean, is_name
 from xpu_moe.doctor.versions import parsed
+from xpu_moe.plan.sizes import size
 
 SCHEMA = 1
 _MOST = 1 << 62  # a larger number is no size, count or version of anything
@@ -207,6 +208,16 @@ def _whole(value: Any, least: int = 0) -> int | None:
     return number if least <= number <= _MOST else None
 
 
+def _bytes(value: Any) -> int | None:
+    """A size as a number, or as vLLM's arguments write it (`256M`)."""
+    if isinstance(value, str):
+        try:
+            return size(value)
+        except ValueError:
+            return None
+    return _whole(value, -_MOST)
+
+
 def _flag(value: Any) -> bool | None:
     return value if isinstance(value, bool) else None
 
@@ -373,7 +384,7 @@ def _plan(raw: Any) -> Plan | None:
         max_num_batched_tokens=_whole(raw.get("max_num_batched_tokens"), 1),
         max_num_seqs=_whole(raw.get("max_num_seqs"), 1),
         kv_cache_dtype=_word(raw.get("kv_cache_dtype")),
-        kv_cache_memory_bytes=_whole(raw.get("kv_cache_memory_bytes"), -_MOST),
+        kv_cache_memory_bytes=_bytes(raw.get("kv_cache_memory_bytes")),
         attention_backend=(_text(raw.get("attention_backend"), 80) or "").upper() or None,
         block_size=_whole(raw.get("block_size"), 1),
         speculative_method=_word(raw.get("speculative_method")),

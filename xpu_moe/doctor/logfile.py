@@ -14,6 +14,7 @@ from xpu_moe.doctor.messages import MESSAGES
 from xpu_moe.doctor.phases import keys_after
 
 CHUNK = 1 << 20
+_HOLE = bytes(CHUNK)
 _LONGEST = 1 << 16  # a longer line is cut: nobody reads it
 _WORDS = tuple(
     sorted(
@@ -85,6 +86,12 @@ def _chunks(file: BinaryIO, head: bytes, encoding: str) -> Iterator[bytes]:
             if rest:
                 yield rest
             return
+        if block == _HOLE:  # a log truncated while it was written has gigabytes of zeros
+            if rest:
+                yield rest
+            rest = b""
+            yield _HOLE
+            continue
         rest += block
         end = rest.rfind(newline)
         while encoding.startswith("utf-16") and end % 2 and end > 0:
@@ -101,8 +108,10 @@ def _take(explainer: Explainer, chunk: bytes, encoding: str) -> None:
         for line in chunk.decode(encoding, "replace").lstrip("\ufeff").splitlines():
             explainer.feed(line[:_LONGEST])
         return
+    if chunk is _HOLE or not chunk.strip(b"\0"):
+        return
     words = (*_WORDS, *(key.encode() for key in keys_after(explainer.phase)))
-    if not chunk.strip(b"\0") or not any(word in chunk for word in words):
+    if not any(word in chunk for word in words):
         explainer.lines += chunk.count(b"\n")
         return
     for raw in chunk.splitlines():
