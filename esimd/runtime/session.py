@@ -90,12 +90,16 @@ def for_xpu(index: int) -> Session:
     return Session(loaded, torch.xpu.current_stream(index).sycl_queue, f"xpu:{index}")
 
 
-@cache
-def for_opencl_cpu() -> Session:
+def for_opencl_cpu(major: int = 9) -> Session:
     """The session of the OpenCL CPU device (tests, probes); its operators take CPU tensors in USM."""
+    return _for_opencl_cpu(major)
+
+
+@cache
+def _for_opencl_cpu(major: int) -> Session:
     from xpu_moe.esimd.runtime import standalone
 
-    started = standalone.start()
+    started = standalone.start(major)
     return Session(ready(started.library, "CPU"), started.queue, "opencl-cpu")
 
 

@@ -1,7 +1,7 @@
 """What runs on the OpenCL CPU device, in a process of its own (libsycl and its threads stay out of the test process).
 
-`python opencl_cases.py [NAME …]` runs the cases and prints one JSON object: name -> figures, or {"failed": traceback}.
-Every function `case_*` is a case; it asserts, and returns what is worth telling.
+`python opencl_cases.py [--libsycl-8] [NAME …]` runs the cases and prints one JSON object: name -> figures, or
+{"failed": traceback}. Every function `case_*` is a case; it asserts, and returns what is worth telling.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from xpu_moe.cpu.moe_u4 import reference as moe_reference
 from xpu_moe.cpu.moe_u4_routed import reference as routed_reference
 from xpu_moe.cpu.qk_rms import reference as rms_reference
 from xpu_moe.cpu.route_sigmoid_topk import route as route_reference
-from xpu_moe.esimd.runtime import opencl_probe, operators, session, standalone
+from xpu_moe.esimd.runtime import libsycl, opencl_probe, operators, session, standalone
 from xpu_moe.esimd.runtime.backends import Moe, Partial, Rms, Route, RoutedMoe
 from xpu_moe.esimd.runtime.library import RuntimeFailure
 from xpu_moe.esimd.runtime.room import ESIMD, TWINS, KernelMissing
@@ -35,14 +35,16 @@ from xpu_moe.esimd.runtime.workspace import Workspace
 
 TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3}
 DTYPES = tuple(TOLERANCE)
+# libsycl's major version: 9 (oneAPI 2026), or 8 (2025.3) with `--libsycl-8` in front.
+MAJOR = 8 if "--libsycl-8" in sys.argv else 9
 
 
 def device() -> standalone.Standalone:
-    return standalone.start()
+    return standalone.start(MAJOR)
 
 
 def running() -> session.Session:
-    return session.for_opencl_cpu()
+    return session.for_opencl_cpu(MAJOR)
 
 
 def twin(kind):
@@ -398,6 +400,13 @@ def case_the_c_implementation_is_there_for_xpu_tensors() -> dict:
     return {}
 
 
+def case_which_libsycl() -> dict:
+    built_for = device().library.built_for()[0]
+    found = {"loaded": libsycl.require_loaded().major, "built_for": built_for}
+    assert set(found.values()) == {MAJOR}
+    return found
+
+
 def case_trace_counts_every_kernel() -> dict:
     library = device().library
     library.trace_clear()
@@ -486,7 +495,7 @@ def main() -> int:
     cases = {name.removeprefix("case_"): made for name, made in globals().items() if name.startswith("case_")}
     report = {}
     torch.set_num_threads(1)  # the truth is small work: threads that spin for each other cost more than they bring
-    for name in sys.argv[1:] or cases:
+    for name in [name for name in sys.argv[1:] if not name.startswith("-")] or cases:
         start = time.perf_counter()
         try:
             report[name] = cases[name]()

@@ -91,6 +91,17 @@ def test_tracing_prints_json_at_exit_with_the_devices_clock():
         assert kernel["count"] == 1 and kernel["clock"] == "device" and kernel["max_us"] > 0
 
 
+@pytest.mark.soak
+def test_the_same_modules_run_through_the_runtime_of_oneapi_2025():
+    """libsycl.so.8: the library is built anew against its headers, the SPIR-V stays that of the 2026 compiler."""
+    wanted = ["moe_against_float64_and_the_cpu_operator", "routed_from_logits_to_output", "qk_rms_partial_and_apply"]
+    done = python(str(CASES), "--libsycl-8", *wanted, "which_libsycl")
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert {name: verdict for name, verdict in found.items() if "failed" in verdict} == {}
+    assert found["which_libsycl"] == {"loaded": 8, "built_for": 8}
+
+
 def test_the_committed_twins_are_fresh():
     from xpu_moe.esimd.twins import build
 
