@@ -243,31 +243,22 @@ DEVICE bool is_there(const Hidden& f) {
     return least != 0;
 }
 
-// After `turn`: the rest of the expert's tokens, then the warp's slot in its next stage.
-DEVICE Turn after(const Turn& turn, const Routes& routes, int slot, int distinct) {
-    Turn next = turn;
-    if (turn.chunk + 8 < turn.count) next.chunk += 8;
-    else turn_to(next, routes, turn.step + TEAMS, slot, distinct);
-    return next;
-}
-
 DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring& ring, const u16* hidden_rows, int warp, int lane) {
     const Routes& routes = s.routes;
     const int team = warp / STAGE_WARPS, slot = warp % STAGE_WARPS / I_BLOCKS, block = warp % I_BLOCKS;
     const int distinct = team < TEAMS ? routes.distinct : 0;
     const u32 sums = kept(shared_address(&s.sums[warp][0][lane >> 2]));
     const u16* h = hidden_rows + block * 128 + hidden_offset(0, lane & 3);
-    // While memory is busy a word of h takes longer to come than a stage to work on: two turns are asked for ahead.
-    Hidden hidden, next;
-    Turn now, later;
-    turn_to(now, routes, team, slot, distinct);
-    look_up(now, routes, sums, lane);
-    ask_hidden(hidden, h, now, lane);
-    later = after(now, routes, slot, distinct);
-    ask_hidden(next, h, later, lane);
+    Hidden next;
+    Turn turn;
+    turn_to(turn, routes, team, slot, distinct);
+    look_up(turn, routes, sums, lane);
+    ask_hidden(next, h, turn, lane);
     for (int step = 0; step < work.stages; ++step, ring.next()) {
         bool waited = false;
-        while (now.step == step && now.count) {
+        while (turn.step == step && turn.count) {
+            const Turn now = turn;
+            Hidden hidden = next;
             float block_scale[ROW_BLOCKS];
             if (!SCALES_IN_RING) {
                 const float* scales = (const float*)p.s2 + (u64)routes.expert[step * STAGE_EXPERTS + slot] * (H_BLOCKS * I_BLOCKS) + block;
@@ -280,27 +271,26 @@ DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring&
                 ask_hidden(hidden, h, now, lane);
             }
             if (step == 0) stamp(p, 5);
+            // What comes next is asked for before this is worked on.
+            if (now.chunk + 8 < now.count) turn.chunk += 8;
+            else turn_to(turn, routes, step + TEAMS, slot, distinct);
+            ask_hidden(next, h, turn, lane);
             if (!waited) barrier_wait(ring.full_barrier(), ring.phase);
             waited = true;
             if (step == 0) stamp(p, 6);
             float acc[ROW_BLOCKS][2] = {};
             slot_product(acc, ring.memory(), slot, block, block_scale, hidden, lane);
-            // `hidden` is free: it takes what was asked for, and the turn after that is asked for.
-            const Turn done = now;
-            now = later;
-            hidden = next;
-            later = after(later, routes, slot, distinct);
-            ask_hidden(next, h, later, lane);
-            look_up(now, routes, sums, lane);
+            look_up(turn, routes, sums, lane);
 #pragma unroll
             for (int c = 0; c < 2; ++c)
-                if (done.sum[c]) {
+                if (now.sum[c]) {
 #pragma unroll
                     for (int r = 0; r < ROW_BLOCKS; ++r)
-                        store_shared(done.sum[c] + r * 32, load_shared_float(done.sum[c] + r * 32) + done.weight[c] * acc[r][c]);
+                        store_shared(now.sum[c] + r * 32, load_shared_float(now.sum[c] + r * 32) + now.weight[c] * acc[r][c]);
                 }
         }
         if (!waited) barrier_wait(ring.full_barrier(), ring.phase);
+        if (turn.step == step) turn_to(turn, routes, step + TEAMS, slot, distinct);
         __syncwarp();
         if (lane == 0) barrier_arrive(ring.empty_barrier());
     }

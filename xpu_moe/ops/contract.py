@@ -55,6 +55,7 @@ class Case:
     prepared: bool = False
     world_size: int = 1
     weights_dtype: str = "float32"  # of the route (or norm) weights
+    preference: str = ""  # "" | latency | throughput: what a table may heed (see `rank`)
     q_size: int = 0  # columns of Q in this rank's packed qkv
     kv_size: int = 0  # columns of K (and of V)
     bytes: int = 0  # of the message, for collectives

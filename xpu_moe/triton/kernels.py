@@ -57,10 +57,25 @@ def _tile_expert(tile_end, tile, E, EP: tl.constexpr):
 
 
 @triton.jit
-def _u4_words(w, rows, HALVES: tl.constexpr, half, kw, K: tl.constexpr, PACKED: tl.constexpr):
-    """Words (8 values of k each) `kw` of the rows [N] of one matrix: [N, words] int32. HALVES 2: rows of W13 that stand
-    in units of 16; `half` says which half of its unit a row is in (gate or up; or rows 0-7, 8-15)."""
-    if PACKED:
+def _columns(BK: tl.constexpr, PACKED: tl.constexpr):
+    """Which columns of a tile go with the words as they are read. A packed row of 128 is read in the order of memory
+    (16 words in a row, coalesced), so the activations are the ones that change places."""
+    kk = tl.arange(0, BK)
+    if PACKED and BK == 128:
+        word = kk // 8
+        kk = 32 * (word % 4) + 8 * (word // 4) + kk % 8
+    return kk
+
+
+@triton.jit
+def _u4_words(w, rows, HALVES: tl.constexpr, half, k, BK: tl.constexpr, K: tl.constexpr, PACKED: tl.constexpr):
+    """Words (8 values of k each) of the columns k.. of the rows [N] of one matrix: [N, BK / 8] int32. HALVES 2: rows of
+    W13 that stand in units of 16; `half` says which half of its unit a row is in (gate or up; or rows 0-7, 8-15)."""
+    kw = k // 8 + tl.arange(0, BK // 8)
+    if PACKED and BK == 128:
+        block = ((rows // 8) * (K // 128) + k // 128) * HALVES + half
+        at = (block * 128 + (rows % 8) * 16)[:, None] + tl.arange(0, 16)[None, :]
+    elif PACKED:
         unit = rows // 8
         inside = (rows % 8)[:, None] * 16 + (kw % 4)[None, :] * 4 + (kw % 16 // 4)[None, :]
         at = ((unit[:, None] * (K // 128) + (kw // 16)[None, :]) * HALVES + half[:, None]) * 128 + inside
@@ -96,8 +111,7 @@ def _product(
     """acc + a[BM, BK] times rows `row` (BN of them, the first is `first`) of matrix e, columns k..k + BK, scaled."""
     if SCHEME == _INT4:
         matrix = w + e.to(tl.int64) * (ROWS * (K // 8))
-        kw = k // 8 + tl.arange(0, BK // 8)
-        words = _u4_words(matrix, row, HALVES, half, kw, K, PACKED)
+        words = _u4_words(matrix, row, HALVES, half, k, BK, K, PACKED)
         b = _u4_values(words, BN, BK, PACKED, SIGNED, a.dtype)
         scales = s + e.to(tl.int64) * (ROWS * (K // GROUP))
         group = k // GROUP
@@ -122,7 +136,8 @@ def up(
     x, xs, w, s, slots, tile_end, h, E, stride_x, stride_xs, stride_xg, tokens,
     HIDDEN: tl.constexpr, INTER: tl.constexpr, TOP_K: tl.constexpr, GROUP: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr, EP: tl.constexpr, SCHEME: tl.constexpr, GATED: tl.constexpr,
-    RELU2: tl.constexpr, PACKED: tl.constexpr, SIGNED: tl.constexpr, PREPARED: tl.constexpr, NATIVE: tl.constexpr, DOT: tl.constexpr,
+    RELU2: tl.constexpr, PACKED: tl.constexpr, SIGNED: tl.constexpr, PREPARED: tl.constexpr,
+    NATIVE: tl.constexpr, DOT: tl.constexpr,
 ):  # fmt: skip
     """h [routes, INTER]. Grid (INTER / BN, tiles)."""
     tile = tl.program_id(1)
@@ -143,7 +158,7 @@ def up(
     ROWS: tl.constexpr = 2 * INTER if GATED else INTER
     SCALE_ROWS: tl.constexpr = ROWS // 128
     for k in range(0, HIDDEN, BK):
-        at = token[:, None] * stride_x + k + tl.arange(0, BK)[None, :]
+        at = token[:, None] * stride_x + k + _columns(BK, PACKED)[None, :]
         a = tl.load(x + at, mask=live[:, None], other=0.0)
         if not NATIVE:
             a = a.to(DOT)
@@ -200,7 +215,9 @@ def down(
     row = first + tl.arange(0, BN)
     acc = tl.zeros((BM, BN), tl.float32)
     for k in range(0, INTER, BK):
-        a = tl.load(h + wide[:, None] * INTER + k + tl.arange(0, BK)[None, :], mask=live[:, None], other=0.0).to(DOT)
+        a = tl.load(h + wide[:, None] * INTER + k + _columns(BK, PACKED)[None, :], mask=live[:, None], other=0.0).to(
+            DOT
+        )
         acc = _product(
             acc,
             a,
