@@ -20,12 +20,19 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("modules", nargs="*", help="modules to build (default: those that are stale)")
     parser.add_argument("--all", action="store_true", help="build every module")
     parser.add_argument("--check", action="store_true", help="build nothing, exit 1 where a module is stale")
+    parser.add_argument(
+        "--source", metavar="MODULE", help="print the translation unit of a module (for icpx), build nothing"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     options = parser.parse_args(argv)
-    unknown = [name for name in options.modules if name not in instances.modules()]
+    asked = [*options.modules, *([options.source] if options.source else [])]
+    unknown = [name for name in asked if name not in instances.modules()]
     if unknown:
         parser.error(f"no module {', '.join(unknown)}; known: {', '.join(instances.modules())}")
 
+    if options.source:
+        print(instances.source(instances.modules()[options.source]), end="")
+        return 0
     stale = spirv.stale()
     if options.check:
         answer, code = {"stale": stale}, int(bool(stale))
