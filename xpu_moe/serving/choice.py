@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from xpu_moe.ops.contract import Backend, Case, NoBackend, Selection, Support, backends, select, with_tokens
+from xpu_moe.ops.contract import Case, NoBackend, Selection, Support, backends, select, with_tokens
 from xpu_moe.serving.options import Options
 
 CANONICAL = "n_major"
@@ -38,7 +39,7 @@ class Way:
 
     name: str
     reason: str
-    backend: Backend | None = None
+    backend: Any = None  # a Backend
     by_name: bool = False
 
     @property

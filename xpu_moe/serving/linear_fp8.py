@@ -24,7 +24,7 @@ class DequantizedFp8Linear(LinearMethodBase):
 
     def create_weights(
         self,
-        layer: torch.nn.Module,
+        layer: Any,
         input_size_per_partition: int,
         output_partition_sizes: list[int],
         input_size: int,
@@ -49,7 +49,7 @@ class DequantizedFp8Linear(LinearMethodBase):
         )
         layer.register_parameter("weight_scale_inv", scale)
 
-    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+    def process_weights_after_loading(self, layer: Any) -> None:
         weight, scale = layer.weight.data, layer.weight_scale_inv.data
         wide = scale.repeat_interleave(self.block[0], 0).repeat_interleave(self.block[1], 1)
         loaded = weight.numel() + 4 * scale.numel()
@@ -69,5 +69,5 @@ class DequantizedFp8Linear(LinearMethodBase):
             )
         )
 
-    def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         return torch.nn.functional.linear(x, layer.weight, bias)

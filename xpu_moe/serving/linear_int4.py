@@ -27,7 +27,7 @@ class DequantizedLinear(LinearMethodBase):
 
     def create_weights(
         self,
-        layer: torch.nn.Module,
+        layer: Any,
         input_size_per_partition: int,
         output_partition_sizes: list[int],
         input_size: int,
@@ -60,7 +60,7 @@ class DequantizedLinear(LinearMethodBase):
         for name, parameter in parameters.items():
             layer.register_parameter(name, parameter)
 
-    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+    def process_weights_after_loading(self, layer: Any) -> None:
         """Raises UnsupportedCheckpoint for real zero points or reordered rows."""
         gptq.check_symmetric(f"{self.prefix}.qzeros", layer.qzeros.data, self.spec.zero_point)
         if "g_idx" in layer._parameters:
@@ -83,5 +83,5 @@ class DequantizedLinear(LinearMethodBase):
             )
         )
 
-    def apply(self, layer: torch.nn.Module, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         return torch.nn.functional.linear(x, layer.weight, bias)

@@ -51,7 +51,7 @@ class Fp8MoeMethod(OurMoeMethod):
     def is_monolithic(self) -> bool:
         return self.prepared is not None
 
-    def decide(self, layer: torch.nn.Module, experts: int, hidden: int, inter: int, dtype: torch.dtype) -> None:
+    def decide(self, layer: Any, experts: int, hidden: int, inter: int, dtype: torch.dtype) -> None:
         """Who serves the layer. Raises Unservable."""
         case = self.case_of(layer, experts, hidden, inter, dtype, BLOCK, op="moe_fp8_block", scheme="fp8_block")
         self.choice = choose(case, self.options, self.max_tokens)
@@ -61,7 +61,7 @@ class Fp8MoeMethod(OurMoeMethod):
 
     def create_weights(
         self,
-        layer: torch.nn.Module,
+        layer: Any,
         num_experts: int,
         hidden_size: int,
         intermediate_size_per_partition: int,
@@ -81,9 +81,10 @@ class Fp8MoeMethod(OurMoeMethod):
                 layer.register_parameter(f"{name}_{part}", parameter)
                 set_weight_attrs(parameter, extra)
 
-    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+    def process_weights_after_loading(self, layer: Any) -> None:
         choice = self.choice
-        weights = Fp8Weights(*(tensor.data for tensor in _weights(layer)))
+        w13, w13_scale, w2, w2_scale = (tensor.data for tensor in _weights(layer))
+        weights = Fp8Weights(w13, w13_scale, w2, w2_scale)
         loaded = weights.nbytes
         weights = choice.decode.backend.prepare(weights, choice.case)
         if self.prepared is not None:
@@ -105,7 +106,7 @@ class Fp8MoeMethod(OurMoeMethod):
 
     def apply(
         self,
-        layer: torch.nn.Module,
+        layer: Any,
         x: torch.Tensor,
         topk_weights: torch.Tensor,
         topk_ids: torch.Tensor,
@@ -120,7 +121,7 @@ class Fp8MoeMethod(OurMoeMethod):
 
     def apply_monolithic(
         self,
-        layer: torch.nn.Module,
+        layer: Any,
         x: torch.Tensor,
         router_logits: torch.Tensor,
         input_ids: torch.Tensor | None = None,
@@ -137,7 +138,7 @@ class Fp8MoeMethod(OurMoeMethod):
             x_q, x_scale, *_weights(layer), weights, ids, case.activation, case.layout, self.workspace
         )
 
-    def _prepared(self, layer: torch.nn.Module) -> tuple[Way | None, str]:
+    def _prepared(self, layer: Any) -> tuple[Way | None, str]:
         """Who serves decode from prepared inputs, or why nobody does."""
         lacking = self.why_vllm_routes(layer)
         case = replace(self.choice.case, prepared=True)
@@ -157,5 +158,5 @@ class Fp8MoeMethod(OurMoeMethod):
         return Way(taken.name, taken.reason, taken.backend), f"route_and_quant_fp8: {router.name}: {router.reason}"
 
 
-def _weights(layer: torch.nn.Module) -> tuple[torch.Tensor, ...]:
+def _weights(layer: Any) -> tuple[torch.Tensor, ...]:
     return layer.w13_weight, layer.w13_weight_scale_inv, layer.w2_weight, layer.w2_weight_scale_inv

@@ -49,7 +49,7 @@ class Int4MoeMethod(OurMoeMethod):
 
     def create_weights(
         self,
-        layer: torch.nn.Module,
+        layer: Any,
         num_experts: int,
         hidden_size: int,
         intermediate_size_per_partition: int,
@@ -85,9 +85,8 @@ class Int4MoeMethod(OurMoeMethod):
                 layer.register_parameter(f"{name}_{part}", parameter)
                 set_weight_attrs(parameter, extra)
 
-    def process_weights_after_loading(self, layer: torch.nn.Module) -> None:
+    def process_weights_after_loading(self, layer: Any) -> None:
         """Checkpoint packing -> the chosen layout, in place. Raises UnsupportedCheckpoint naming the tensor."""
-        assert self.choice is not None
         loaded = sum(p.numel() * p.element_size() for p in layer.parameters(recurse=False) if p.dim() == 3)
         weights = self._canonical(layer).as_nibble(self.choice.case.nibble)
         if self.choice.decode.backend is not None:
@@ -106,7 +105,7 @@ class Int4MoeMethod(OurMoeMethod):
 
     def apply(
         self,
-        layer: torch.nn.Module,
+        layer: Any,
         x: torch.Tensor,
         topk_weights: torch.Tensor,
         topk_ids: torch.Tensor,
@@ -134,7 +133,7 @@ class Int4MoeMethod(OurMoeMethod):
 
     def apply_monolithic(
         self,
-        layer: torch.nn.Module,
+        layer: Any,
         x: torch.Tensor,
         router_logits: torch.Tensor,
         input_ids: torch.Tensor | None = None,
@@ -157,8 +156,8 @@ class Int4MoeMethod(OurMoeMethod):
         """vLLM's own kernels for this device that read one of our layouts. Marlin (CUDA) reads another."""
         return stock_xpu.stock(torch.device("xpu", torch.xpu.current_device())) if case.device == "xpu" else None
 
-    def _canonical(self, layer: torch.nn.Module) -> Int4MoeWeights:
-        tensors = {}
+    def _canonical(self, layer: Any) -> Int4MoeWeights:
+        tensors: dict[str, Any] = {}
         for name in ("w13", "w2"):
             where = f"{layer.layer_name}.{name}"
             gptq.check_symmetric(f"{where}_qzeros", getattr(layer, f"{name}_qzeros").data, self.spec.zero_point)
@@ -172,7 +171,7 @@ class Int4MoeMethod(OurMoeMethod):
         gated = is_gated(self.choice.case.activation)
         return Int4MoeWeights(**tensors, nibble="u4", group_size=self.spec.group_size, gated=gated)
 
-    def _routed(self, layer: torch.nn.Module) -> tuple[Way | None, str]:
+    def _routed(self, layer: Any) -> tuple[Way | None, str]:
         """Who routes: the decode call, where the model's routing is the operator's, or vLLM."""
         lacking = self.why_vllm_routes(layer)
         if lacking:
@@ -180,7 +179,7 @@ class Int4MoeMethod(OurMoeMethod):
         way, why = choose_routed(self.choice, self.options, self.max_tokens)
         return way, why if way is not None else f"vLLM: {why}"
 
-    def _bind(self, layer: torch.nn.Module, weights: Int4MoeWeights) -> None:
+    def _bind(self, layer: Any, weights: Int4MoeWeights) -> None:
         choice, case = self.choice, self.choice.case
         dtype = getattr(torch, case.dtype)
         if choice.prefill.stock or choice.decode.stock:
@@ -206,5 +205,5 @@ class Int4MoeMethod(OurMoeMethod):
             self.routed_call = self.routed.backend.bind(*tensors, bias, renormalize=renormalize, **settings)
 
 
-def _weights(layer: torch.nn.Module) -> tuple[torch.Tensor, ...]:
+def _weights(layer: Any) -> tuple[torch.Tensor, ...]:
     return layer.w13_weight, layer.w13_scales, layer.w2_weight, layer.w2_scales

@@ -20,7 +20,12 @@ from xpu_moe.serving.report import Layer
 
 
 class OurMoeMethod(FusedMoEMethodBase):
-    """A MoE layer served by backends of `xpu_moe.ops`. Subclasses fill `choice` and hold the weights."""
+    """A MoE layer served by backends of `xpu_moe.ops`. Subclasses decide `choice` in create_weights.
+
+    `layer` is vLLM's RoutedExperts wherever it is an argument.
+    """
+
+    choice: Choice
 
     def __init__(self, moe: Any) -> None:
         super().__init__(moe)
@@ -29,7 +34,6 @@ class OurMoeMethod(FusedMoEMethodBase):
         self.max_tokens = int(config.scheduler_config.max_num_batched_tokens)
         # who asks vLLM for the routes of each token gets them from its own router only
         self.routes_wanted = compat.wants_routes(config)
-        self.choice: Choice | None = None
         self.routing = ""
         self.workspace: torch.Tensor | None = None
 
@@ -37,17 +41,17 @@ class OurMoeMethod(FusedMoEMethodBase):
     def topk_indices_dtype(self) -> torch.dtype:
         return torch.int32
 
-    def get_fused_moe_quant_config(self, layer: torch.nn.Module) -> None:
+    def get_fused_moe_quant_config(self, layer: Any) -> None:
         return None
 
-    def why_vllm_routes(self, layer: torch.nn.Module) -> str:
+    def why_vllm_routes(self, layer: Any) -> str:
         """Why the routing cannot be ours, "" where it can: it is the operator's, and nobody else asks for it."""
         plain = layer.scoring_func == "sigmoid" and not layer.use_grouped_topk and layer.custom_routing_function is None
         if not plain or (layer.routed_scaling_factor or 1.0) != 1.0:
             return "the model's routing is not sigmoid top-k with a bias"
         return "the routes of each token are to be returned" if self.routes_wanted else ""
 
-    def route(self, layer: torch.nn.Module, x: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def route(self, layer: Any, x: torch.Tensor, logits: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Routes of a prefill step: our operator where a backend serves so many tokens, else vLLM's function."""
         bias = layer.e_score_correction_bias
         case = Case(
@@ -64,7 +68,7 @@ class OurMoeMethod(FusedMoEMethodBase):
         return torch.ops.xpu_moe.route_sigmoid_topk(logits, bias, layer.top_k, layer.renormalize, 1.0)
 
     def case_of(
-        self, layer: torch.nn.Module, experts: int, hidden: int, inter: int, dtype: torch.dtype, group: int, **more: Any
+        self, layer: Any, experts: int, hidden: int, inter: int, dtype: torch.dtype, group: int, **more: Any
     ) -> Case:
         """The layer as a `Case`. Raises Unservable for what no operator of ours has, naming the way out."""
         activation = layer.activation.value
@@ -90,7 +94,7 @@ class OurMoeMethod(FusedMoEMethodBase):
             activation=activation, **more,
         )  # fmt: skip
 
-    def report(self, layer: torch.nn.Module, kind: str, weights: Any, loaded: int, kept: int, decode: Any) -> None:
+    def report(self, layer: Any, kind: str, weights: Any, loaded: int, kept: int, decode: Any) -> None:
         """Tell who serves: `decode` is the decode way, `weights` has a layout and perhaps a nibble."""
         choice, case = self.choice, self.choice.case
         shape = f"E{case.num_experts} k{case.top_k} H{case.hidden_size} I{case.intermediate_size} g{case.group_size}"

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -69,7 +70,7 @@ class Prefill:
         self._scales = (weights.w13_scale, weights.w2_scale)
         self._rounded = self._scales if weights.w13_scale.dtype == dtype else _rounding_buffers(self._scales, dtype)
         w13, w2 = weights.w13.view(torch.uint8), weights.w2.view(torch.uint8)
-        self._kernels = _build(w13, w2, *self._rounded, top_k, activation, marked=True)
+        self._kernels = _build(w13, w2, self._rounded, top_k, activation, marked=True)
         self._kernels.w13, self._kernels.w2 = w13.view(kernel_dtype), w2.view(kernel_dtype)
 
     def run(self, x: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor) -> torch.Tensor:
@@ -88,12 +89,12 @@ def _rounding_buffers(scales: tuple[torch.Tensor, torch.Tensor], dtype: torch.dt
     return tuple(part.view(scale.shape) for part, scale in zip(flat.split(sizes), scales))
 
 
-def _build(w13, w2, w13_scale, w2_scale, top_k: int, activation: str, marked: bool) -> Any:
+def _build(w13, w2, scales: Sequence[torch.Tensor], top_k: int, activation: str, marked: bool) -> Any:
     kind = importlib.import_module(_INTERFACE).XpuFusedMoe
     if marked:
         setattr(w13, _MARK, True)
     arguments = {
-        "w13": w13, "w13_scales": w13_scale, "w13_bias": None, "w2": w2, "w2_scales": w2_scale, "w2_bias": None,
+        "w13": w13, "w13_scales": scales[0], "w13_bias": None, "w2": w2, "w2_scales": scales[1], "w2_bias": None,
         "n_experts_per_token": top_k, "activation": activation, "num_experts": w13.shape[0],
     }  # fmt: skip
     if "is_int4" in inspect.signature(kind.__init__).parameters:
@@ -119,7 +120,7 @@ def _convention(device: torch.device) -> tuple[torch.dtype, str]:
     w2 = torch.arange(2 * 64 * 16, device=device).remainder(251).to(torch.uint8).view(2, 64, 16)
     scales = [torch.rand(2, 64, groups, device=device).half() for groups in (2, 1)]
     held = [w13 ^ FLIP, w2 ^ FLIP, *(scale.clone() for scale in scales)]
-    built = _build(w13, w2, *scales, top_k=1, activation="silu", marked=False)
+    built = _build(w13, w2, scales, top_k=1, activation="silu", marked=False)
     got = [built.w13, built.w2, *scales]
     if not hasattr(w13, _MARK):
         return torch.uint8, f"{NAME}: this release sets no mark {_MARK!r} on converted weights, layout unknown"
