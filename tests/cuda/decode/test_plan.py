@@ -1,0 +1,87 @@
+"""What the decode kernels can be built for, and that they do compile."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from xpu_moe.cuda import compiler
+from xpu_moe.cuda.decode import launch
+from xpu_moe.cuda.decode.plan import BLOCK_SHARED, BUCKETS, NoPlan, Shape, bucket, plan
+
+MINIMAX = Shape(4, 3072, 384, 256, 8, 128, "silu", True, "bfloat16", "float16", "float32", False)
+
+
+@pytest.mark.parametrize("bits", (4, 8))
+@pytest.mark.parametrize("inter", (384, 768, 1536))
+@pytest.mark.parametrize("tokens", BUCKETS)
+def test_minimax_fits_a_multiprocessor_with_stages_to_spare(bits, inter, tokens):
+    found = plan(dataclasses.replace(MINIMAX, bits=bits, intermediate_size=inter), tokens, 132)
+    assert found.shared_bytes <= BLOCK_SHARED and found.stages >= 2
+    assert found.stages >= found.depth, "more stages asked for at once than there are"
+    assert found.row_blocks * 8 * 132 >= 3072
+    assert found.stage_experts * (inter // 128) <= found.consumers
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from((4, 8)), st.integers(1, 60), st.integers(1, 16), st.integers(1, 480), st.integers(1, 16),
+    st.sampled_from((32, 64, 128)), st.sampled_from(BUCKETS), st.sampled_from((16, 78, 114, 132)),
+)  # fmt: skip
+def test_a_plan_is_sound_or_says_why_not(bits, hidden, inter, experts, top_k, group, tokens, blocks):
+    shape = dataclasses.replace(
+        MINIMAX, bits=bits, hidden_size=hidden * 128, intermediate_size=inter * 128, num_experts=experts, top_k=top_k,
+        group_size=group,
+    )  # fmt: skip
+    try:
+        found = plan(shape, tokens, blocks)
+    except NoPlan as error:
+        assert any(char.isdigit() for char in str(error))
+        return
+    row_block = hidden * 0 + inter * 128 * 8 * bits // 8
+    assert found.shared_bytes <= BLOCK_SHARED and found.stages >= 2
+    assert found.stage_bytes % 128 == 0
+    assert found.stage_bytes >= max(16 * hidden * 128 * bits // 8, found.stage_experts * found.row_blocks * row_block)
+    assert found.state_half == tokens * top_k * inter * 128 * 2
+
+
+def test_refusals_name_the_size():
+    for change, words in (
+        ({"hidden_size": 3000}, "hidden_size 3000: wanted a multiple of 128"),
+        ({"intermediate_size": 192}, "intermediate_size 192: wanted a multiple of 128"),
+        ({"num_experts": 500}, "num_experts 500: at most 480"),
+        ({"group_size": 16}, "group_size 16: wanted 32, 64 or 128"),
+        ({"intermediate_size": 2048}, "intermediate_size 2048: at most 1536"),
+    ):
+        with pytest.raises(NoPlan, match=words):
+            plan(dataclasses.replace(MINIMAX, **change), 16, 132)
+    with pytest.raises(NoPlan, match="tokens 65: the decode kernel takes at most 64"):
+        bucket(65)
+
+
+@pytest.mark.skipif(not compiler.available(), reason="neither NVRTC nor nvcc is installed here")
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", (4, 8))
+@pytest.mark.parametrize("tokens", (4, 64))
+def test_the_kernels_compile_for_hopper(bits, tokens):
+    shape = dataclasses.replace(MINIMAX, bits=bits, scale="float16" if bits == 4 else "float32")
+    code = compiler.compile_now(launch.unit(plan(shape, tokens, 132)), "sm_90a")
+    assert code[:4] == b"\x7fELF" and b"moe_decode" in code
+
+
+@pytest.mark.skipif(not compiler.available(), reason="neither NVRTC nor nvcc is installed here")
+@pytest.mark.soak
+@pytest.mark.parametrize("activation", ("relu2", "relu2_no_mul", "silu_no_mul"))
+@pytest.mark.parametrize("group", (32, 64))
+@pytest.mark.parametrize("dtype", ("bfloat16", "float16"))
+def test_every_branch_compiles(activation, group, dtype):
+    shape = dataclasses.replace(
+        MINIMAX, hidden_size=384, intermediate_size=256, num_experts=16, top_k=3, activation=activation,
+        gated=not activation.endswith("no_mul"), group_size=group, dtype=dtype, scale="float32", route_weight=dtype,
+        wide_ids=True,
+    )  # fmt: skip
+    for tokens in BUCKETS:
+        assert compiler.compile_now(launch.unit(plan(shape, tokens, 132)), "sm_90a")[:4] == b"\x7fELF"
