@@ -15,21 +15,22 @@ from xpu_moe.ops.all_reduce_add_rms import all_reduce_add_rms
 SIZES = ((), (1,), (1, 2), (4093,), (3, 3072), (0, 8))
 
 
-def _forms(rank: int, world: int, dtype: str):
+def _forms(communicator: groups.Communicator, dtype: str):
     """Wrong cases found on this rank: none is right."""
+    rank, world = communicator.rank, communicator.world_size
     wrong = []
     for shape in SIZES:
         for step in (1, 2):  # changed inputs: a result must not be the first one's
             x = torch.full(shape, (rank + 1) * step).to(getattr(torch, dtype))
             before = x.clone()
-            total = all_reduce(x)
+            total = all_reduce(x, communicator)
             want = torch.full(shape, step * world * (world + 1) // 2).to(x.dtype)
             alias = x.numel() and total.data_ptr() == x.data_ptr()
             if not torch.equal(total, want) or not torch.equal(x, before) or alias:
                 wrong.append(("clone", shape, step))
-            if all_reduce(x, inplace=True) is not x or not torch.equal(x, want):
+            if all_reduce(x, communicator, inplace=True) is not x or not torch.equal(x, want):
                 wrong.append(("in place", shape, step))
-    return wrong, selection(torch.zeros(4), groups.default()).name
+    return wrong, selection(torch.zeros(4), communicator).name
 
 
 @pytest.mark.slow
@@ -40,11 +41,12 @@ def test_both_forms_sum_exactly(world, dtype):
         assert taken == "process_group"
 
 
-def _add_rms(rank: int, world: int):
+def _add_rms(communicator: groups.Communicator):
+    rank, world = communicator.rank, communicator.world_size
     draw = torch.Generator().manual_seed(7)
     parts = torch.randn(world, 4, 64, generator=draw)
     residual, weight = torch.randn(4, 64, generator=draw), torch.rand(64, generator=draw)
-    normed, total = all_reduce_add_rms(parts[rank].clone(), residual, weight, 1e-6)
+    normed, total = all_reduce_add_rms(parts[rank].clone(), residual, weight, 1e-6, communicator)
     truth = parts.double().sum(0) + residual.double()
     truth_normed = truth / (truth.square().mean(1, keepdim=True) + 1e-6).sqrt() * weight.double()
     return normed, relative_error(total, truth), relative_error(normed, truth_normed)
@@ -82,3 +84,43 @@ def test_the_operators_pass_torch_opcheck():
     torch.library.opcheck(torch.ops.xpu_moe.all_reduce_.default, (torch.ones(5), 1, "solo"))
     arguments = (torch.ones(3, 8), torch.ones(3, 8), torch.ones(8), 1e-6, 1, "solo")
     torch.library.opcheck(torch.ops.xpu_moe.all_reduce_add_rms.default, arguments)
+
+
+def _late(communicator: groups.Communicator):
+    """Rank 0 waits for a rank that does not come."""
+    import time
+    from dataclasses import replace
+
+    if communicator.rank:
+        time.sleep(3)
+        return ""
+    try:
+        replace(communicator, timeout_s=0.5).sum_inplace(torch.ones(4))
+    except groups.CollectiveTimeout as error:
+        return str(error)
+    return "no timeout"
+
+
+@pytest.mark.slow
+def test_a_collective_is_bounded_by_its_timeout():
+    from tests.comm.ranks import run_alone
+
+    says = run_alone(2, _late)[0]
+    assert says.startswith("all_reduce on group") and "rank 0 waited 0.5 s" in says, says
+
+
+def test_who_is_who_has_to_be_said(monkeypatch):
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ValueError, match="rank, world_size: got none, wanted both, or torchrun's"):
+        groups.init("cpu")
+    with pytest.raises(ValueError, match="kind: got 'tpu', wanted one of xpu, cuda, cpu"):
+        groups.backend_for("tpu")
+    if not torch.distributed.is_backend_available("xccl"):
+        with pytest.raises(groups.NoCollectives, match="looked for: xccl, ccl"):
+            groups.backend_for("xpu")
+
+
+def test_ranks_that_never_meet_end_in_time(tmp_path):
+    with pytest.raises(groups.CollectiveTimeout, match="rank 0 of 2 did not meet the others"):
+        groups.init("cpu", 0, 2, address=f"file://{tmp_path / 'store'}", timeout_s=1)

@@ -24,9 +24,9 @@ def inputs(world: int, tokens: int, q_size: int, kv_size: int, dtype: torch.dtyp
     return shards, q_weights, k_weights
 
 
-def _rank_norms(rank: int, world: int, tokens: int, q_size: int, kv_size: int, dtype: str):
+def _rank_norms(communicator: groups.Communicator, tokens: int, q_size: int, kv_size: int, dtype: str):
+    rank, world = communicator.rank, communicator.world_size
     shards, q_weights, k_weights = inputs(world, tokens, q_size, kv_size, getattr(torch, dtype))
-    communicator = groups.default()
     mine = (shards[rank], q_weights[rank], k_weights[rank], q_size, kv_size, EPS, communicator)
     taken = qk_rms.selection(*mine)
     q, k = qk_rms.allreduce_qk_rms(*mine)

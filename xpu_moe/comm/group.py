@@ -112,7 +112,7 @@ def init(
             options["device_id"] = torch.device("cuda", local or 0)  # connect now, not at the first collective
     try:
         dist.init_process_group(name, **options)
-    except (dist.DistStoreError, dist.DistNetworkError, dist.DistBackendError) as error:
+    except RuntimeError as error:  # torch's DistStoreError, DistNetworkError and DistBackendError among them
         where = options["init_method"]
         raise CollectiveTimeout(
             f"init of {name} at {where}: rank {rank} of {world_size} did not meet the others: {error}"
