@@ -12,7 +12,7 @@ from xpu_moe.cuda.compiler import Program, program
 from xpu_moe.cuda.route_quant import tuning
 from xpu_moe.ops.route_and_quant_fp8 import Options, Routed, empty
 
-SIGNATURE = "PPPPPPPiiiIqqqqqf"
+SIGNATURE = "PPPPPPPiiiqqqqqf"
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 MAX_EXPERTS, MAX_TOP_K = 512, 32
 
@@ -63,19 +63,11 @@ def grid(
     return route_blocks, -(-tokens * groups // per_block) if parts != "route" else 0
 
 
-def every(route_blocks: int, quant_blocks: int) -> int:
-    """One block in so many routes: the two roles are spread evenly over the grid."""
-    return (route_blocks + quant_blocks) // route_blocks if route_blocks else 1
-
-
-def per_period(period: int, blocks: int) -> int:
-    """m with (block * m) >> 32 == block // period for every block < blocks: the kernel's division."""
-    if period == 1:
-        return 0  # the kernel knows: no division
-    multiplier = -(-(1 << 32) // period)
-    if blocks * (multiplier * period - (1 << 32)) >= 1 << 32:
-        raise ValueError(f"{blocks} blocks: too many for a division by {period} with 32 bits")
-    return multiplier
+def fitting(spread: int, route_blocks: int, quant_blocks: int) -> int:
+    """The largest spread up to `spread` with which every routing block still has a place in the grid."""
+    while spread and (route_blocks - 1) << spread >= route_blocks + quant_blocks:
+        spread -= 1
+    return spread
 
 
 def runner(
@@ -102,7 +94,7 @@ def runner(
     route_blocks, quant_blocks = grid(
         tokens, options.groups(hidden), options.group_size, chosen.unroll, parts, chosen.warps
     )
-    blocks, period = (route_blocks + quant_blocks,), every(route_blocks, quant_blocks)
+    blocks, spread = (route_blocks + quant_blocks,), fitting(chosen.spread, route_blocks, quant_blocks)
     shapes_allow = vector_shapes(hidden, x.stride(0), x.element_size(), options)
     logits_allow = vector_logits(logits, bias)
     types = (TYPES[x.dtype], TYPES[logits.dtype], -1 if bias is None else TYPES[bias.dtype])
@@ -115,9 +107,7 @@ def runner(
         kernel = jit.load(unit, "route_quant", SIGNATURE, device)
         launch = kernel.bind(blocks, (32 * chosen.warps,), programmatic=chosen.programmatic)
         rest = (x_stride, logits_stride, *strides, options.scale)
-        found = calls[key] = launch.fixed(
-            0, 7, *(0,) * 7, tokens, route_blocks, period, per_period(period, blocks[0]), *rest
-        )
+        found = calls[key] = launch.fixed(0, 7, *(0,) * 7, tokens, route_blocks, spread, *rest)
         return found
 
     raw_stream, current = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
@@ -165,7 +155,7 @@ def route(logits: torch.Tensor, bias: torch.Tensor | None, options: Options) -> 
     with torch.cuda.device(logits.device):
         jit.load(unit, "route_quant", SIGNATURE, logits.device.index).launch(
             (blocks,), (32 * warps,), 0, logits.data_ptr(), bias_at,
-            weights.data_ptr(), ids.data_ptr(), 0, 0, tokens, blocks, 1, 0, 0, logits.stride(0), 0, 0, 0, options.scale,
+            weights.data_ptr(), ids.data_ptr(), 0, 0, tokens, blocks, 0, 0, logits.stride(0), 0, 0, 0, options.scale,
             stream=jit.stream(logits.device.index), programmatic=tuning.choice(tokens).programmatic,
         )  # fmt: skip
     return weights, ids

@@ -1,8 +1,9 @@
 // Sigmoid + bias top-k of the router and e4m3 quantisation of the activations, in one launch.
 //
-// The grid is split by role: every `period`-th block routes, one token a warp, the others quantise; so a multiprocessor
-// holds some of both at once, one bound by latency and one by memory. Neither waits for the other. No header is needed
-// (NVRTC without include paths).
+// The grid is split by role: with `spread` 0 the first `route_blocks` blocks route one token a warp and the others
+// quantise; with `spread` s one block in 2^s routes until all have. Neither role waits for the other. Routing takes longest
+// and comes first while the grid fits the chip; a larger grid would otherwise begin without touching memory (measured,
+// tuning.py). No header is needed (NVRTC without include paths).
 //
 //   route: a lane holds PER_LANE neighbouring experts, sorted once by falling key; then TOP_K rounds of one
 //          `redux.sync` over the lanes' heads. Rows without equal keys among the chosen (nearly all) take a faster sort
@@ -102,11 +103,11 @@ __device__ __forceinline__ void sort_fast(int (&key)[PER_LANE], int (&index)[PER
 }
 
 // TOP_K rounds over the lanes' heads; the winner of a round writes its expert to chosen[slot]. Returns whether equal keys
-// met among the chosen: then the result does not count. A rolled loop: straight code would wait for instructions.
+// met among the chosen: then the result does not count.
 __device__ __forceinline__ bool select(int (&key)[PER_LANE], int (&index)[PER_LANE], u16* chosen) {
     bool tie = false;
     int last = NEVER;
-    #pragma unroll 1
+    #pragma unroll
     for (int slot = 0; slot < TOP_K; ++slot) {
         const int best = __reduce_max_sync(ALL, key[0]);
         const bool mine = key[0] == best;
@@ -353,20 +354,18 @@ __device__ void quantise_groups(const void* x, long long x_stride, u8* q, long l
 
 extern "C" __global__ void __launch_bounds__(WARPS * 32)
 route_quant(const void* x, const void* logits, const void* bias, float* weights, int* ids, u8* q, float* scales,
-            int tokens, int route_blocks, int period, u32 per_period, long long x_stride, long long logits_stride, long long q_stride,
+            int tokens, int route_blocks, int spread, long long x_stride, long long logits_stride, long long q_stride,
             long long scale_row, long long scale_group, float scale) {
     __shared__ __align__(16) float scores[WARPS][32 * PER_LANE];
     __shared__ u16 chosen[WARPS][TOP_K];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const int turn = period == 1 ? blockIdx.x : __umulhi(blockIdx.x, per_period);   // blockIdx.x / period
-    const int routes = turn < route_blocks && turn * period == (int)blockIdx.x;
-    // Under a programmatic launch: nothing is read or written before the grid before this one has finished. What needs
-    // no memory is computed before: hence the operands.
+    // Under a programmatic launch: nothing is read or written before the grid before this one has finished.
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" :: "r"(turn), "r"(routes), "r"(warp), "r"(lane) : "memory");
+    asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
-    if (routes) {
+    const int turn = blockIdx.x >> spread;
+    if (turn < route_blocks && turn << spread == (int)blockIdx.x) {
         int token = turn * WARPS + warp;
         if (token < tokens)
             route(logits, logits_stride, bias, weights, ids, token, scale, lane, scores[warp], chosen[warp]);

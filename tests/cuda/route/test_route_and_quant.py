@@ -220,18 +220,17 @@ def test_a_plan_repeats_one_call_and_refuses_another():
 
 @pytest.mark.parametrize("tokens", (1, 3, 4, 5, 64, 1000, 4096))
 @pytest.mark.parametrize("unroll", (1, 2))
-def test_every_block_has_one_role_and_every_role_its_blocks(tokens, unroll):
-    """The kernel's arithmetic: block b routes when b % period == 0 and b / period < route blocks."""
-    from xpu_moe.cuda.route_quant.launch import every, grid, per_period
+@pytest.mark.parametrize("spread", (0, 2, 9))
+def test_every_block_has_one_role_and_every_role_its_blocks(tokens, unroll, spread):
+    """The kernel's arithmetic: block b routes when b is a multiple of 2^spread and b >> spread < route blocks."""
+    from xpu_moe.cuda.route_quant.launch import fitting, grid
 
     route_blocks, quant_blocks = grid(tokens, 24, 128, unroll)
-    period = every(route_blocks, quant_blocks)
-    multiplier = per_period(period, route_blocks + quant_blocks)
+    shift = fitting(spread, route_blocks, quant_blocks)
     routing, quantising = [], []
     for block in range(route_blocks + quant_blocks):
-        turn = block if period == 1 else block * multiplier >> 32
-        assert turn == block // period
-        if turn < route_blocks and turn * period == block:
+        turn = block >> shift
+        if turn < route_blocks and turn << shift == block:
             routing.append(turn)
         else:
             quantising.append(block - min(turn + 1, route_blocks))
