@@ -124,3 +124,14 @@ def test_who_is_who_has_to_be_said(monkeypatch):
 def test_ranks_that_never_meet_end_in_time(tmp_path):
     with pytest.raises(groups.CollectiveTimeout, match="rank 0 of 2 did not meet the others"):
         groups.init("cpu", 0, 2, address=f"file://{tmp_path / 'store'}", timeout_s=1)
+
+
+def test_a_guard_ends_a_block_that_never_does():
+    import subprocess
+    import sys
+
+    code = "import time\nfrom xpu_moe.comm.guard import bounded\nwith bounded(0.3, 'this'):\n    time.sleep(60)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1 and "this is given 0.3 s" in done.stderr and "line 4" in done.stderr
+    harmless = code.replace("time.sleep(60)", "pass") + "\ntime.sleep(0.6)"
+    assert subprocess.run([sys.executable, "-c", harmless], capture_output=True, timeout=30).returncode == 0

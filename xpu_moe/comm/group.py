@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import datetime
 import importlib.util
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from xpu_moe.comm import guard
 from xpu_moe.env import read
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -95,7 +97,7 @@ def init(
     Under torchrun nothing is named and RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who is who; ranks
     that were spawned otherwise pass all three, `address` as `tcp://host:port` or `file:///path`. Init and every later
     collective end after `timeout_s` seconds: gloo and NCCL raise or abort, xccl raises where
-    TORCH_XCCL_BLOCKING_WAIT=1. Raises NoCollectives, CollectiveTimeout.
+    TORCH_XCCL_BLOCKING_WAIT=1; oneCCL's init ends the process after twice the time. Raises NoCollectives, CollectiveTimeout.
     """
     joined = rank is None
     rank = read.integer("RANK") if rank is None else rank
@@ -111,7 +113,8 @@ def init(
         if kind == "cuda":
             options["device_id"] = torch.device("cuda", local or 0)  # connect now, not at the first collective
     try:
-        dist.init_process_group(name, **options)
+        with guard.bounded(2 * timeout_s, f"the meeting of {name} ranks") if kind == "xpu" else nullcontext():
+            dist.init_process_group(name, **options)  # oneCCL bounds its key-value store, and nothing after it
     except RuntimeError as error:  # torch's DistStoreError, DistNetworkError and DistBackendError among them
         where = options["init_method"]
         raise CollectiveTimeout(

@@ -1,0 +1,23 @@
+"""A last bound on a call that may never return, for libraries that have no timeout of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import sys
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def bounded(seconds: float, what: str) -> Iterator[None]:
+    """End the process with all its stacks on stderr when the block does not end in time (exit code 1).
+
+    The watching thread needs no interpreter lock, so it works inside a library that never gives it back. One at a time
+    in a process; for processes that are ours to end (probes, our own ranks), not for a server.
+    """
+    print(f"xpu_moe: {what} is given {seconds:g} s", file=sys.stderr)
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
