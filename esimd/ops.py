@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from xpu_moe.esimd.runtime import session
-from xpu_moe.esimd.runtime.backends import Moe, Partial, Rms, Route, RoutedMoe
+from xpu_moe.esimd.runtime.moe import Moe, RoutedMoe
 from xpu_moe.esimd.runtime.room import ESIMD, TWINS
+from xpu_moe.esimd.runtime.small import Partial, Rms, Route
 from xpu_moe.ops.contract import Backend
 
 BACKENDS: tuple[Backend, ...] = tuple(

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from xpu_moe.esimd.runtime import session, standalone
-from xpu_moe.esimd.runtime.backends import Moe, RoutedMoe
 from xpu_moe.esimd.runtime.libsycl import require_loaded
+from xpu_moe.esimd.runtime.moe import Moe, RoutedMoe
 from xpu_moe.esimd.runtime.room import TWINS
 
 

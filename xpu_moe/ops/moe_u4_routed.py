@@ -44,8 +44,8 @@ def check(x, w13, w13_scale, w2, w2_scale, logits, bias, top_k, nibble, group_si
     weights = torch.empty((x.shape[0], top_k), dtype=torch.float32, device=x.device if x.is_meta else "meta")
     ids = torch.empty_like(weights, dtype=torch.int32)
     # Shapes and dtypes of the experts are moe_u4's own check; the routes that it would be given have none of their own.
-    metas = [tensor.to("meta") for tensor in (x, w13, w13_scale, w2, w2_scale)]
-    _check_moe(*metas, weights, ids, nibble, group_size, activation)
+    meta = [tensor.to("meta") for tensor in (x, w13, w13_scale, w2, w2_scale)]
+    _check_moe(meta[0], meta[1], meta[2], meta[3], meta[4], weights, ids, nibble, group_size, activation)
     checks.same_device({"x": x, "w13": w13, "w13_scale": w13_scale, "w2": w2, "w2_scale": w2_scale, "logits": logits})
 
 
@@ -83,10 +83,15 @@ def _run_out(
     )  # fmt: skip
 
 
-def _run(x, *rest) -> torch.Tensor:
-    *arguments, workspace = rest if len(rest) == 14 else (*rest, None)
+def _run(
+    x, w13, w13_scale, w2, w2_scale, logits, bias, top_k, nibble, group_size, activation, renormalize, scale, layout,
+    workspace=None,
+) -> torch.Tensor:  # fmt: skip
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _run_out(x, *arguments, out, workspace)
+    _run_out(
+        x, w13, w13_scale, w2, w2_scale, logits, bias, top_k, nibble, group_size, activation, renormalize, scale,
+        layout, out, workspace,
+    )  # fmt: skip
     return out
 
 

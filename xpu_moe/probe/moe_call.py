@@ -73,11 +73,10 @@ class Call:
 
     def select(self, backend: str | None) -> Selection:
         shape, weights = self.shape, self.weights
-        settings = (shape.nibble, shape.group_size, shape.activation)
         if shape.routed:
-            case = routed_case(self.x, weights["w13"], weights["w2"], self.routes[0][0], shape.top_k, *settings)
+            case = routed_case(self.x, weights["w13"], weights["w2"], self.routes[0][0], shape.top_k, **self.settings)
         else:
-            case = moe_case(self.x, weights["w13"], weights["w2"], *self.routes[0], *settings)
+            case = moe_case(self.x, weights["w13"], weights["w2"], *self.routes[0], **self.settings)
         return select(case, backend)
 
     def run(self, selection: Selection, routing: int, out: torch.Tensor, workspace: torch.Tensor) -> None:
@@ -91,10 +90,12 @@ class Call:
 
     def truth(self, routing: int = 0) -> torch.Tensor:
         """float64 [M, H] on the CPU."""
-        tensors = [tensor.cpu() for tensor in (self.x, *self.weights.values(), *self.routes[routing])]
-        if self.shape.routed:
-            return routed_reference(*tensors, self.shape.top_k, **self.settings)
-        return moe_reference(*tensors, **self.settings)
+        x, w13, w13_scale, w2, w2_scale = (tensor.cpu() for tensor in (self.x, *self.weights.values()))
+        first, second = (tensor.cpu() for tensor in self.routes[routing])
+        if not self.shape.routed:
+            return moe_reference(x, w13, w13_scale, w2, w2_scale, first, second, **self.settings)
+        top_k = self.shape.top_k
+        return routed_reference(x, w13, w13_scale, w2, w2_scale, first, second, top_k, **self.settings)
 
     def floor_bytes(self, routing: int) -> int:
         """What a call must move: the distinct experts' weights and scales, x and the output once."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 import tempfile
 import time
@@ -27,11 +28,13 @@ from xpu_moe.cpu.moe_u4_routed import reference as routed_reference
 from xpu_moe.cpu.qk_rms import reference as rms_reference
 from xpu_moe.cpu.route_sigmoid_topk import route as route_reference
 from xpu_moe.esimd.runtime import libsycl, opencl_probe, operators, session, standalone
-from xpu_moe.esimd.runtime.backends import Moe, Partial, Rms, Route, RoutedMoe
 from xpu_moe.esimd.runtime.library import RuntimeFailure
+from xpu_moe.esimd.runtime.moe import Moe, RoutedMoe
 from xpu_moe.esimd.runtime.room import ESIMD, TWINS, KernelMissing
+from xpu_moe.esimd.runtime.small import Partial, Rms, Route
 from xpu_moe.esimd.runtime.spirv import SpirvError
 from xpu_moe.esimd.runtime.workspace import Workspace
+from xpu_moe.ops.checks import BadArgument
 
 TOLERANCE = {torch.float16: 1e-3, torch.bfloat16: 8e-3}
 DTYPES = tuple(TOLERANCE)
@@ -162,6 +165,25 @@ def case_ids_out_of_range_count_nothing_and_are_never_read() -> dict:
         got = run_moe(case, given | {"topk_ids": ids})
         truth = moe_reference(*(given | {"topk_ids": ids}).values(), **settings(case))
         assert relative_error(got, truth) <= 1e-3 and bool((got[3] == 0).all())
+    return {}
+
+
+def case_under_check_an_id_out_of_range_raises() -> dict:
+    case = MoeCase(1, 8, 2, 256, 128, 64)
+    given = usm(moe_inputs(case, torch.float16) | {"topk_ids": torch.tensor([[3, 8]], dtype=torch.int32)})
+    x, w13, w13_scale, w2, w2_scale, weights, ids = given.values()
+    out, work = poisoned(1, 256, dtype=torch.float16), poisoned(1 << 12, dtype=torch.uint8)
+    bind = lambda: twin(Moe).bind(  # noqa: E731
+        w13, w13_scale, w2, w2_scale, nibble="u4", group_size=64, top_k=2, dtype=torch.float16
+    )
+    bind()(x, weights, ids, out, work)
+    device().wait()
+    os.environ["XPU_MOE_CHECK"] = "1"
+    try:
+        message = raised(BadArgument, lambda: bind()(x, weights, ids, out, work))
+    finally:
+        del os.environ["XPU_MOE_CHECK"]
+    assert "topk_ids[0, 1]: got 8, wanted 0 <= id < 8 experts" in message, message
     return {}
 
 

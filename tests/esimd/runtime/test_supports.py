@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from xpu_moe.esimd import ops as room
-from xpu_moe.esimd.runtime.backends import Moe
 from xpu_moe.esimd.runtime.library import RuntimeFailure
 from xpu_moe.esimd.runtime.libsycl import LibsyclError
+from xpu_moe.esimd.runtime.moe import Moe
 from xpu_moe.esimd.runtime.room import ESIMD, TWINS
 from xpu_moe.ops import contract
 from xpu_moe.ops.contract import Case
