@@ -97,7 +97,8 @@ def init(
     Under torchrun nothing is named and RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT say who is who; ranks
     that were spawned otherwise pass all three, `address` as `tcp://host:port` or `file:///path`. Init and every later
     collective end after `timeout_s` seconds: gloo and NCCL raise or abort, xccl raises where
-    TORCH_XCCL_BLOCKING_WAIT=1; oneCCL's init ends the process after twice the time. Raises NoCollectives, CollectiveTimeout.
+    TORCH_XCCL_BLOCKING_WAIT=1; oneCCL's init ends the process after twice the time. Raises NoCollectives,
+    CollectiveTimeout.
     """
     joined = rank is None
     rank = read.integer("RANK") if rank is None else rank
