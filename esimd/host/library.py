@@ -14,8 +14,11 @@ from xpu_moe.esimd.kernels import abi, instances
 from xpu_moe.esimd.kernels.launch import Launch
 
 
+_COUNTERS = ("loaded", "stored", "prefetched", "loads", "stores")
+
+
 class _Traffic(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_uint64) for name in ("loaded", "stored", "prefetched", "loads", "stores")]
+    _fields_ = [(name, ctypes.c_uint64) for name in _COUNTERS]
 
 
 @dataclass(frozen=True)
@@ -105,4 +108,4 @@ def run(
         )  # fmt: skip
     finally:
         library.esimd_host_unwatch()
-    return Traffic(*(getattr(counted, name) for name, _ in _Traffic._fields_))
+    return Traffic(*(getattr(counted, name) for name in _COUNTERS))

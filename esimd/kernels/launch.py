@@ -21,6 +21,7 @@ DOWN_STEP = 128
 DOWN_ROWS = 4
 DOWN_SPLIT = 8
 RMS_LOCAL = 8
+ROUTE_LOCAL = 8
 RMS_BLOCK = 128
 MAX_TOKENS = 64
 GROUP_SIZES = (32, 64, 128)
@@ -134,8 +135,8 @@ def down(dtype: str, tokens: int, hidden_size: int, intermediate_size: int, top_
 
 
 def route(tokens: int) -> Launch:
-    """`route_sigmoid_topk`: one thread a token."""
-    return Launch("route_sigmoid_topk", "route_sigmoid_topk", (1, 1, tokens), (1, 1, 1))
+    """`route_sigmoid_topk`: one group a token."""
+    return Launch("route_sigmoid_topk", "route_sigmoid_topk", (1, 1, tokens), (1, 1, ROUTE_LOCAL))
 
 
 def qk_partial(dtype: str, tokens: int) -> Launch:

@@ -17,10 +17,10 @@
 namespace xpu_moe {
 
 constexpr int UP_LOCAL = 8;
-constexpr int UP_SLM_PARTS = 256;  // behind the ids of 4 tokens
-constexpr int UP_SLM = UP_SLM_PARTS + UP_LOCAL * 8 * 4;
+constexpr int UP_SLM_PARTS = 256;                          // behind the ids of 4 tokens
+constexpr int UP_SLM_ROUTE = UP_SLM_PARTS + UP_LOCAL * 8 * 4;  // behind the partial sums
 
-// The ids of a tile's tokens, 16 each: read, or decided from logits by one thread a token and shared through SLM.
+// The ids of a tile's tokens, 16 each: read, or decided from logits by the group and shared through SLM.
 template <int TILE>
 ESIMD_INLINE simd<int, 16 * TILE> tile_ids(
     const void* topk_ids, const void* logits, const void* bias, float* route_weights, int* route_ids, int tile,
@@ -34,11 +34,14 @@ ESIMD_INLINE simd<int, 16 * TILE> tile_ids(
             load_ids(topk_ids, tile * TILE + m, top_k, num_experts, flags & abi::IDS_64);
     return ids;
   }
+  keys_to_slm<TILE>(UP_SLM_ROUTE, thread, logits, num_experts, tile * TILE, tokens, bias, num_experts, flags);
+  esimd::barrier();
   const int token = tile * TILE + thread;
   if (thread < TILE) {
     simd<int, 16> own = -1;
     if (token < tokens) {
-      const Route r = route(logits, int64_t(token) * num_experts, bias, num_experts, top_k, flags, route_scale);
+      const Route r = route_from_slm<TILE>(
+          UP_SLM_ROUTE, thread, logits, int64_t(token) * num_experts, top_k, flags, route_scale);
       own = r.ids;
       if (writes) store_route(r, token, top_k, route_weights, route_ids);
     }
@@ -56,7 +59,7 @@ ESIMD_INLINE void moe_u4_up(
     const void* bias, float* hidden, float* route_weights, int* route_ids, int tokens, int hidden_size,
     int intermediate_size, int num_experts, int top_k, int x_stride, int split, int flags, float route_scale) {
   using namespace esimd;
-  slm_init<UP_SLM>();
+  slm_init<UP_SLM_ROUTE + route_slm(TILE)>();
   const auto item = XPU_MOE_ITEM;
   const int tile = item.get_group(0), slot = item.get_group(1), block = item.get_group(2);
   const int thread = item.get_local_id(2);

@@ -64,46 +64,76 @@ ESIMD_INLINE int first_lane(simd_mask<N> mask) {
   return int(esimd::fbl(esimd::pack_mask(mask)));
 }
 
-// Top-k of sigmoid(logits) + bias for one row; ties to the lowest id. Semantics: xpu_moe/ops/route_sigmoid_topk.py.
+// Top-k of sigmoid(logits) + bias; ties to the lowest id. Semantics: xpu_moe/ops/route_sigmoid_topk.py.
 //
-// Keys stand in 32 blocks of 16 with the maximum of each block beside them, so that a round looks at 32 + 16 values.
-ESIMD_INLINE Route route(
-    const void* logits, int64_t first, const void* bias, int num_experts, int top_k, int flags, float scale) {
-  using namespace esimd;
-  constexpr int E = abi::MAX_EXPERTS, BLOCKS = E / 16;
-  const int logits_kind = flags >> abi::LOGITS_SHIFT & 3, bias_kind = flags >> abi::BIAS_SHIFT & 3;
+// A group of 8 threads routes up to TILE tokens. All threads turn logits into keys, 16 at a time, and leave them in SLM
+// with the maximum of each block of 16 beside them; then one thread a token takes the best one top_k times, looking at
+// 32 maxima and one block in each round.
+//
+//     SLM + base    keys [TILE][512]    maxima [TILE][32]
+constexpr int ROUTE_THREADS = 8;
+constexpr int ROUTE_BLOCKS = abi::MAX_EXPERTS / 16;
+constexpr int route_slm(int tile) { return tile * (abi::MAX_EXPERTS + ROUTE_BLOCKS) * 4; }
+
+// The keys of 16 experts from `base` on.
+ESIMD_INLINE simd<int, 16> expert_keys(
+    const void* logits, int64_t first, const void* bias, int base, int num_experts, int flags) {
   const simd<int, 16> lane(0, 1);
-  simd<int, E> keys = KEY_TAKEN;
-  for (int base = 0; base < num_experts; base += 16) {
-    const int count = num_experts - base;
-    const simd<float, 16> z = load_floats<16>(logits, first + base, count, logits_kind, 0.0f);
-    simd<float, 16> choice = sigmoid<16>(z);
-    if (flags & abi::WITH_BIAS) choice += load_floats<16>(bias, base, count, bias_kind, 0.0f);
-    simd<int, 16> key = sort_key<16>(choice);
-    key.merge(simd<int, 16>(KEY_NAN), is_nan<16>(z));
-    key.merge(simd<int, 16>(KEY_TAKEN), lane >= count);
-    keys.template select<16, 1>(base) = key;
+  const int count = num_experts - base;
+  const simd<float, 16> z = load_floats<16>(logits, first + base, count, flags >> abi::LOGITS_SHIFT & 3, 0.0f);
+  simd<float, 16> choice = sigmoid<16>(z);
+  if (flags & abi::WITH_BIAS) choice += load_floats<16>(bias, base, count, flags >> abi::BIAS_SHIFT & 3, 0.0f);
+  simd<int, 16> key = sort_key<16>(choice);
+  key.merge(simd<int, 16>(KEY_NAN), is_nan<16>(z));
+  key.merge(simd<int, 16>(KEY_TAKEN), lane >= count);
+  return key;
+}
+
+// Keys and maxima of the tile's tokens into SLM; every thread of the group takes part. A barrier must follow.
+template <int TILE>
+ESIMD_INLINE void keys_to_slm(
+    uint32_t slm, int thread, const void* logits, int stride, int first_token, int tokens, const void* bias,
+    int num_experts, int flags) {
+  const uint32_t maxima = slm + TILE * abi::MAX_EXPERTS * 4;
+  for (int i = thread; i < TILE * ROUTE_BLOCKS; i += ROUTE_THREADS) {
+    const int token = first_token + i / ROUTE_BLOCKS, base = i % ROUTE_BLOCKS * 16;
+    int best = KEY_TAKEN;
+    if (token < tokens && base < num_experts) {
+      const simd<int, 16> keys = expert_keys(logits, int64_t(token) * stride, bias, base, num_experts, flags);
+      esimd::slm_block_store<int, 16>(slm + i * 64, keys);
+      best = esimd::hmax<int>(keys);
+    }
+    esimd::slm_block_store<int, 1>(maxima + i * 4, simd<int, 1>(best));
   }
-  simd<int, 256> pairs = (esimd::max)(simd<int, 256>(keys.template select<256, 2>(0)), simd<int, 256>(keys.template select<256, 2>(1)));
-  simd<int, 128> fours = (esimd::max)(simd<int, 128>(pairs.template select<128, 2>(0)), simd<int, 128>(pairs.template select<128, 2>(1)));
-  simd<int, 64> eights = (esimd::max)(simd<int, 64>(fours.template select<64, 2>(0)), simd<int, 64>(fours.template select<64, 2>(1)));
-  simd<int, BLOCKS> best = (esimd::max)(simd<int, 32>(eights.template select<32, 2>(0)), simd<int, 32>(eights.template select<32, 2>(1)));
+}
+
+// The route of token `m` of the tile, from its keys in SLM; one thread, after the barrier.
+template <int TILE>
+ESIMD_INLINE Route route_from_slm(
+    uint32_t slm, int m, const void* logits, int64_t first, int top_k, int flags, float scale) {
+  using namespace esimd;
+  const simd<int, 16> lane(0, 1);
+  const simd<int, ROUTE_BLOCKS> block_lane(0, 1);
+  const uint32_t keys = slm + m * abi::MAX_EXPERTS * 4;
+  simd<int, ROUTE_BLOCKS> best =
+      slm_block_load<int, ROUTE_BLOCKS>(slm + (TILE * abi::MAX_EXPERTS + m * ROUTE_BLOCKS) * 4);
   Route out{0.0f, -1};
-  const simd<int, BLOCKS> block_lane(0, 1);
   for (int k = 0; k < top_k; ++k) {
     const int top = hmax<int>(best);
-    const int block = first_lane<BLOCKS>(best == top);
-    simd<int, 16> members = keys.template select<16, 1>(block * 16);
+    const int block = first_lane<ROUTE_BLOCKS>(best == top);
+    simd<int, 16> members = slm_block_load<int, 16>(keys + block * 64);
     const int member = first_lane<16>(members == top);
     out.ids.merge(simd<int, 16>(block * 16 + member), lane == k);
     members.merge(simd<int, 16>(KEY_TAKEN), lane == member);
-    keys.template select<16, 1>(block * 16) = members;
-    best.merge(simd<int, BLOCKS>(hmax<int>(members)), block_lane == block);
+    slm_block_store<int, 16>(keys + block * 64, members);
+    best.merge(simd<int, ROUTE_BLOCKS>(hmax<int>(members)), block_lane == block);
   }
   const simd_mask<16> chosen = lane < top_k;
+  const int logits_kind = flags >> abi::LOGITS_SHIFT & 3;
   simd<float, 16> z;
   if (logits_kind == 0) {
-    z = gather<float, 16>(static_cast<const float*>(logits) + first, simd<uint32_t, 16>(out.ids * 4), chosen, simd<float, 16>(0.0f));
+    z = gather<float, 16>(
+        static_cast<const float*>(logits) + first, simd<uint32_t, 16>(out.ids * 4), chosen, simd<float, 16>(0.0f));
   } else {
     const simd<uint16_t, 16> bits = gather<uint16_t, 16>(
         static_cast<const uint16_t*>(logits) + first, simd<uint32_t, 16>(out.ids * 2), chosen, simd<uint16_t, 16>(0));

@@ -15,6 +15,7 @@ from xpu_moe.esimd.kernels import instances, launch
 from xpu_moe.esimd.tools import isa, programs, spirv
 
 GRF = 128  # 8 hardware threads a vector engine; 256 registers would halve them
+SLM_LIMIT = 16 << 10  # 8 groups of 8 threads share the 128 KiB of an Xe core
 # 581 GB/s (read bandwidth measured on a B70) over 256 vector engines at 2.4 GHz: 64 bytes take 68 cycles of one engine.
 MEMORY_CYCLES = 64 * 256 * 2.4e9 / 581e9
 SLOT_LIMIT = 64.0
@@ -78,6 +79,7 @@ def check(kernel: isa.Kernel, instance: instances.Instance) -> list[Failure]:
     require(kernel.scratch_bytes == 0, "scratch bytes", kernel.scratch_bytes, 0)
     require(not kernel.stack_calls, "stack calls", kernel.stack_calls, False)
     require(kernel.grf == GRF, "registers", kernel.grf, GRF)
+    require(kernel.slm_bytes <= SLM_LIMIT, "SLM bytes of a group", kernel.slm_bytes, f"<= {SLM_LIMIT}")
     expected = weight_bytes(instance)
     if not expected:
         return failures

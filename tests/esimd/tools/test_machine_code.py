@@ -59,6 +59,7 @@ def test_the_gates_can_fail(kernels, instance_of):
     assert rules(spill_bytes=64) == ["spilled bytes"]
     assert rules(scratch_bytes=64) == ["scratch bytes"]
     assert rules(grf=256) == ["registers"]
+    assert rules(slm_bytes=64 << 10) == ["SLM bytes of a group"]
     assert rules(loops=()) == ["a loop that streams weights"]
     slow = dataclasses.replace(loop, slots=loop.weight_bytes + 1)
     assert rules(loops=(slow,)) == ["issue slots per 64 bytes of weights"]
