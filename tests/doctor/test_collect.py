@@ -19,7 +19,6 @@ from tests.doctor.fake_root import GIB, machine
 from tests.doctor.variants import B70, CASES, healthy
 from tests.plan.shapes_of_models import MINIMAX_INT4
 from xpu_moe.doctor import collect, judge
-from xpu_moe.doctor.collect import gpus
 from xpu_moe.doctor.collect.private import private
 from xpu_moe.doctor.collect.where import Where
 from xpu_moe.doctor.facts import Facts
@@ -117,7 +116,7 @@ def test_garbage_in_sys(tmp_path):
     for file in (root / "sys/devices").rglob("*"):
         if file.is_file() and file.name not in ("vendor", "class", "device"):
             file.write_bytes(b"\xff\xfe\x00garbage \x1b[31m")
-    found = gpus.facts(Where(root, {}))
+    found = module("collect.gpus").facts(Where(root, {}))
     assert len(found["gpus"]) == 2
     judge({"schema": 1, **found}, strict=True)
 
@@ -260,7 +259,7 @@ def test_deep_asks_in_a_child_and_keeps_its_limit(tmp_path, monkeypatch):
     deeper = module("collect.deeper")
 
     answer = {"libraries": [{"name": "libccl.so.2", "path": "x", "version": "2022.1.2"}], "peer_access": [[True]],
-              "parsers": {"tool": ["a"], "reasoning": ["b"]}, "gemm": [False]}  # fmt: skip
+              "gemm": [False]}  # fmt: skip
     script = tmp_path / "python"
     script.write_text(f"#!/bin/sh\necho noise\necho '{json.dumps(answer)}'\n")
     script.chmod(0o755)
@@ -268,7 +267,7 @@ def test_deep_asks_in_a_child_and_keeps_its_limit(tmp_path, monkeypatch):
     found = {"gpus": [{"index": 0}], "libraries": [{"name": "libccl.so.1.0", "version": "2021.14"}]}
     deeper.merge(found, Where(tmp_path, {}))
     assert found["deep"] == "done" and found["libraries"] == answer["libraries"]
-    assert found["gpus"][0]["gemm_exact"] is False and found["python"]["parsers"] == answer["parsers"]
+    assert found["gpus"][0]["gemm_exact"] is False
     script.write_text("#!/bin/sh\nsleep 60 & echo $! > child; wait\n")
     monkeypatch.setattr(deeper, "LIMIT_S", 1)
     monkeypatch.chdir(tmp_path)
@@ -277,6 +276,24 @@ def test_deep_asks_in_a_child_and_keeps_its_limit(tmp_path, monkeypatch):
     assert found["deep"] == "no answer in 1 s" and time.monotonic() - start < 5
     child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
     assert not child.exists() or child.read_text().split()[2] == "Z"
+
+
+def test_parsers_are_read_in_vllms_source(tmp_path):
+    """Today's table of lazy registrations, and the decorators of older releases; nothing is imported."""
+    source = module("collect.vllm_source")
+    tools, old = tmp_path / "tool_parsers", tmp_path / "reasoning"
+    tools.mkdir()
+    old.mkdir()
+    (tools / "__init__.py").write_text("_TOOL_PARSERS_TO_REGISTER = {'minimax_m2': ('f', 'C'), 'hermes': ('g', 'D')}")
+    (old / "a.py").write_text('@ReasoningParserManager.register_module(["qwen3", "other"])\nclass A: pass')
+    (old / "b.py").write_text("@ReasoningParserManager.register_module('minimax_m2')\nclass A(: broken")
+    assert source.parsers(tmp_path) == {"tool": ["hermes", "minimax_m2"], "reasoning": ["minimax_m2", "other", "qwen3"]}
+
+
+@pytest.mark.vllm
+def test_parsers_of_the_installed_vllm():
+    found = module("collect.vllm_source").parsers()
+    assert "minimax_m2" in found["tool"] and {"minimax_m2", "minimax_m2_append_think"} <= set(found["reasoning"])
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The child of `--deep`: prints one JSON object {libraries, peer_access, parsers, gemm} as its last line."""
+"""The child of `--deep`: prints one JSON object {libraries, peer_access, gemm} as its last line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from xpu_moe.doctor.collect import libraries
+from xpu_moe.doctor.collect.libraries import WANTED, row
 
 _SIZE = 256
 
@@ -18,9 +18,8 @@ def main() -> int:
     """Ask everything that can be asked; each part is independent of the others."""
     found: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()):
-        for part in (_torch, _parsers):
-            with contextlib.suppress(Exception):
-                found.update(part())
+        with contextlib.suppress(Exception):
+            found.update(_torch())
         with contextlib.suppress(Exception):
             found["libraries"] = _loaded()
     sys.stdout.write(json.dumps(found) + "\n")
@@ -48,22 +47,10 @@ def _exact(torch: Any, device: str) -> bool:
     return bool(torch.equal((left @ right).cpu(), want))
 
 
-def _parsers() -> dict[str, Any]:
-    from vllm.reasoning import ReasoningParserManager
-    from vllm.tool_parsers import ToolParserManager
-
-    return {
-        "parsers": {
-            "tool": sorted(ToolParserManager.list_registered()),
-            "reasoning": sorted(ReasoningParserManager.list_registered()),
-        }
-    }
-
-
 def _loaded() -> list[dict[str, Any]]:
     maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     files = sorted({line.split(None, 5)[5] for line in maps.splitlines() if line.count("/")})
-    return [libraries.row(Path(file)) for file in files if Path(file).name.split(".so")[0] in libraries.WANTED]
+    return [row(Path(file)) for file in files if Path(file).name.split(".so")[0] in WANTED]
 
 
 if __name__ == "__main__":

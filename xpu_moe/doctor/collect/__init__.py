@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from xpu_moe.doctor.collect import environment, gpus, libraries, model, packages, probe, system
+from xpu_moe.doctor.collect.environment import facts as environment
+from xpu_moe.doctor.collect.gpus import facts as gpus
+from xpu_moe.doctor.collect.libraries import facts as libraries
+from xpu_moe.doctor.collect.model import facts as checkpoint
+from xpu_moe.doctor.collect.packages import facts as packages
+from xpu_moe.doctor.collect.probe import facts as probe
+from xpu_moe.doctor.collect.system import facts as system
 from xpu_moe.doctor.collect.where import Where
 from xpu_moe.doctor.facts import SCHEMA
 from xpu_moe.env import read
@@ -18,13 +24,13 @@ from xpu_moe.env import read
 __all__ = ["collect"]
 
 _SOURCES: tuple[tuple[str, str, Callable[[Where], Mapping[str, Any]]], ...] = (
-    ("os", "the system", system.facts),
-    ("gpus", "the cards", gpus.facts),
-    ("libraries", "runtime libraries", libraries.facts),
-    ("python", "Python packages", packages.facts),
-    ("env", "the environment", environment.facts),
-    ("model", "the checkpoint's index", model.facts),
-    ("probe", "the peer probe's verdict", probe.facts),
+    ("os", "the system", system),
+    ("gpus", "the cards", gpus),
+    ("libraries", "runtime libraries", libraries),
+    ("python", "Python packages", packages),
+    ("env", "the environment", environment),
+    ("model", "the checkpoint's index", checkpoint),
+    ("probe", "the peer probe's verdict", probe),
 )
 
 
@@ -53,10 +59,10 @@ def collect(
         except Exception as error:  # a source may fail in any way; the others must still speak
             unread.append(f"{key}: {type(error).__name__}")
     if deep:
-        from xpu_moe.doctor.collect import deeper
+        from xpu_moe.doctor.collect.deeper import merge
 
         tell("loading torch and the collective library in a child (at most 30 s)")
-        deeper.merge(found, where)
+        merge(found, where)
     if plan is not None:
         found["plan"] = dict(plan)
     if unread:

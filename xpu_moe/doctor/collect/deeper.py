@@ -1,4 +1,4 @@
-"""`--deep`: a child loads torch and the collective library, asks each card for one exact product, and vLLM for parsers.
+"""`--deep`: a child loads torch and the collective library, and asks each card for one exact product.
 
 The child may crash, hang or print; it has 30 s, its own process group, and only its last line counts.
 """
@@ -28,8 +28,6 @@ def merge(found: dict[str, Any], where: Where) -> None:
     found.setdefault("libraries", []).extend(answer.get("libraries") or [])
     if answer.get("peer_access"):
         found["peer_access"] = answer["peer_access"]
-    if answer.get("parsers"):
-        found.setdefault("python", {})["parsers"] = answer["parsers"]
     for index, exact in enumerate(answer.get("gemm") or []):
         if index < len(found.get("gpus") or []):
             found["gpus"][index]["gemm_exact"] = exact

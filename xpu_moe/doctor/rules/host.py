@@ -79,15 +79,26 @@ RULE = Rule(
     "kernel too old for the card, IOMMU, host memory",
     "What the host must bring before the first library is loaded.",
     (
-        Row("host.kernel", "error", "os.kernel", "kernel {kernel} and card {id} do not go together", "{says}.",
+        Row(
+            "host.kernel", "error", "os.kernel",
+            "kernel {kernel} and card {id} do not go together",
+            "{says}.",
             "install a kernel 6.17 or later (Ubuntu: linux-generic-hwe), or Intel's 6.14 set",
-            "B70 field notes 11; intel/llm-scaler FAQ", _kernel),
-        Row("host.iommu", "warn", "os.iommu", "the IOMMU translates",
+            "B70 field notes 11; intel/llm-scaler FAQ", _kernel,
+        ),
+        Row(
+            "host.iommu", "warn", "os.iommu",
+            "the IOMMU translates",
             "Peer traffic over PCIe then takes the way through the root complex, is refused, or hangs.",
             "boot with intel_iommu=off (AMD: amd_iommu=off) or iommu=pt, ACS redirect off",
-            "intel/compute-runtime#935; intel/llm-scaler documents", _iommu),
-        Row("host.ram", "warn", "os.ram_bytes", "{ram} GiB of RAM and {swap} GiB of swap for {device} GiB on the cards",
+            "intel/compute-runtime#935; intel/llm-scaler documents", _iommu,
+        ),
+        Row(
+            "host.ram", "warn", "os.ram_bytes",
+            "{ram} GiB of RAM and {swap} GiB of swap for {device} GiB on the cards",
             "The loader passes the weights through host memory, and the driver's limits follow host memory as well.",
-            "add swap until RAM + swap exceeds the cards' memory", "intel/llm-scaler#672; B70 field notes 3", _ram),
+            "add swap until RAM + swap exceeds the cards' memory",
+            "intel/llm-scaler#672; B70 field notes 3", _ram,
+        ),
     ),
 )  # fmt: skip

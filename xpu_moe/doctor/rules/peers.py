@@ -10,7 +10,6 @@ from xpu_moe.env.parse import interpret
 _NAME = "CCL_TOPO_P2P_ACCESS"
 _SIMPLE = ("CCL_SYCL_ALLREDUCE_SIMPLE_THRESHOLD", "CCL_SYCL_ALLGATHERV_SIMPLE_THRESHOLD",
            "CCL_SYCL_REDUCE_SCATTER_SIMPLE_THRESHOLD")  # fmt: skip
-_NO_P2P = "scripts/serve_minimax.sh --profile no-p2p"
 
 
 def setting(context: Context) -> str | None:
@@ -82,23 +81,47 @@ RULE = Rule(
     "peers forced, switched off or missing",
     "oneCCL does not check what CCL_TOPO_P2P_ACCESS claims; a host that refuses peer access needs the no-p2p profile.",
     (
-        Row("peers.forced", "error", f"env.{_NAME}", "peer access is forced and the cards refuse it",
+        Row(
+            "peers.forced", "error", "env.CCL_TOPO_P2P_ACCESS",
+            "peer access is forced and the cards refuse it",
             "oneCCL maps other cards' memory without asking: it dies in zeMemOpenIpcHandle or corrupts data.",
-            f"unset {_NAME}; {_NO_P2P}", "intel/compute-runtime#935", _forced),
-        Row("peers.off", "warn", f"env.{_NAME}", "peer access is switched off although every card reaches every other",
+            "unset CCL_TOPO_P2P_ACCESS; scripts/serve_minimax.sh --profile no-p2p",
+            "intel/compute-runtime#935", _forced,
+        ),
+        Row(
+            "peers.off", "warn", "env.CCL_TOPO_P2P_ACCESS",
+            "peer access is switched off although every card reaches every other",
             "Through host memory it costs 9 to 15 % (60.1 against 65.75 tok/s); in one stack it stalled in warm-up.",
-            f"unset {_NAME}", "B70 field notes 9; B70 u4 decode note", _off),
-        Row("peers.odd", "warn", f"env.{_NAME}", "{taken} is neither 0 nor 1",
+            "unset CCL_TOPO_P2P_ACCESS",
+            "B70 field notes 9; B70 u4 decode note", _off,
+        ),
+        Row(
+            "peers.odd", "warn", "env.CCL_TOPO_P2P_ACCESS",
+            "{taken} is neither 0 nor 1",
             "oneCCL reads a number: 1 forces peers, 0 goes through host memory, other values are untested.",
-            f"unset {_NAME}", "oneCCL source", _odd),
-        Row("peers.missing", "warn", "peer_access", "{some} another's memory, and nothing is set for it",
+            "unset CCL_TOPO_P2P_ACCESS",
+            "oneCCL source", _odd,
+        ),
+        Row(
+            "peers.missing", "warn", "peer_access",
+            "{some} another's memory, and nothing is set for it",
             "Newer oneCCL lets its kernels in without asking and dies in zeMemOpenIpcHandle (peers: {says}).",
-            _NO_P2P, "intel/llm-scaler#486, #594; intel/compute-runtime#935", _none),
-        Row("peers.no-threshold", "info", "peer_access", "host memory is chosen, the SIMPLE_THRESHOLD trio is not set",
-            "A library that knows the names needs them for messages of every size.", _NO_P2P,
-            "intel/llm-scaler#594", _bare),
-        Row("peers.threshold-small", "warn", "env.{name}", "{name}={value} is below the largest message",
+            "scripts/serve_minimax.sh --profile no-p2p",
+            "intel/llm-scaler#486, #594; intel/compute-runtime#935", _none,
+        ),
+        Row(
+            "peers.no-threshold", "info", "peer_access",
+            "host memory is chosen, the SIMPLE_THRESHOLD trio is not set",
+            "A library that knows the names needs them for messages of every size.",
+            "scripts/serve_minimax.sh --profile no-p2p",
+            "intel/llm-scaler#594", _bare,
+        ),
+        Row(
+            "peers.threshold-small", "warn", "env.{name}",
+            "{name}={value} is below the largest message",
             "max_num_batched_tokens x hidden_size x 2 = {need} bytes: larger ones take the kernel that maps peers.",
-            "export {name}=4294967296", "intel/llm-scaler#594", _small),
+            "export {name}=4294967296",
+            "intel/llm-scaler#594", _small,
+        ),
     ),
 )  # fmt: skip
