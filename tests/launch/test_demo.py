@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -100,20 +101,19 @@ def test_a_serving_demo_ends_with_all_that_it_started(demo, number):
 @pytest.mark.vllm
 @pytest.mark.timeout(900)
 def test_a_stopped_worker_is_a_stall_with_its_phase(demo):
-    """The engine's processes are frozen while they start: the launcher tells the phase within the limit."""
-    child = demo("--check", "--json", XPU_MOE_STALL_LIMIT="40")
+    """All of vLLM is frozen while the engine starts: the launcher tells the phase within the limit, and ends."""
+    child = demo("--check", "--json", XPU_MOE_STALL_LIMIT="45")
     assert child.stderr is not None
     for line in child.stderr:
         if "phase engine" in line:
             break
     frozen = time.monotonic()
     for pid in descendants(child.pid):
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            if b"EngineCore" in file.read() or pid == max(descendants(child.pid)):
-                os.kill(pid, signal.SIGSTOP)
-    out, err = child.communicate(timeout=120)
-    assert time.monotonic() - frozen < 40 + 25
-    assert json.loads(out)["exit_code"] == 4 and "stalled in phase" in err.splitlines()[-1]
+        if b"supervisor.py" not in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGSTOP)
+    summary = json.loads(child.communicate(timeout=120)[0])
+    assert time.monotonic() - frozen < 45 + 30
+    assert summary["exit_code"] == 4 and "stalled in phase engine" in summary["error"]
 
 
 @pytest.mark.slow
