@@ -2,8 +2,8 @@
 
 Starting Python and importing vLLM costs more than a tiny model's load, so one child serves a whole test file. JOBS is a
 JSON list of {"name", "model", "llm": {...}, "prompts": [[ids]], "tokens": n, "layer": path of a .pt file or null};
-RESULTS gets {name: {"logprobs", "tokens", "best", "seconds", "report"}}. A layer file holds x, topk_weights and
-topk_ids; the first MoE layer's output is written beside it as <file>.out.
+RESULTS gets {name: {"logprobs", "tokens", "best", "seconds", "report", "options"}}. A layer file holds x, topk_weights
+and topk_ids; the first MoE layer's output is written beside it as <file>.out.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def run(job: dict) -> dict:
             return layer.quant_method.apply(layer, *given, None, None)
 
         torch.save(llm.apply_model(first_layer)[0], job["layer"] + ".out")
+    options = llm.llm_engine.vllm_config.additional_config.get("xpu_moe")
     del llm
     cleanup_dist_env_and_memory()
     return {
@@ -62,6 +63,7 @@ def run(job: dict) -> dict:
                  for out in outputs],
         "seconds": seconds,
         "report": told,
+        "options": options,
     }  # fmt: skip
 
 

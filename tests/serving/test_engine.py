@@ -20,6 +20,7 @@ from tests.serving.compare import assert_same_tokens, largest_difference
 from xpu_moe.cpu.moe_fp8_block import reference as fp8_reference
 from xpu_moe.cpu.moe_u4 import reference
 from xpu_moe.formats.checkpoint import Checkpoint, load_layer
+from xpu_moe.serving.options import Options
 
 pytestmark = [pytest.mark.slow, pytest.mark.vllm]
 
@@ -98,6 +99,13 @@ def test_the_report_tells_each_kind_of_layer(ran):
     moe = next(layer for layer in ran["int4"]["report"]["layers"] if layer["kind"] == "moe_int4")
     assert moe["bytes_kept"] <= moe["bytes_loaded"] and moe["layout"] == "n_major"
     assert "moe_int4 E8 k2 H256 I256 g128 silu float32 on cpu" in ran["log"]
+
+
+def test_the_version_and_the_choice_are_in_the_compile_cache_key(ran):
+    """vLLM hashes additional_config; the plugin fills in what nobody gave, for the checkpoints that it takes."""
+    assert ran["int4"]["options"]["fingerprint"] == Options().fingerprint() == ran["int4"]["report"]["fingerprint"]
+    assert ran["named"]["options"]["decode_limit"] == 4
+    assert ran["twin"]["options"] is None
 
 
 def test_in_bf16_it_is_as_near_to_the_truth_as_stock_is(ran):

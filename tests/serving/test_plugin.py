@@ -11,7 +11,9 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from xpu_moe.serving import compat, plugin, report, tell
+from xpu_moe.serving.claims import AUTO_ROUND
 from xpu_moe.serving.hooks.table import ABSENT, HOOKS, UnknownHook, chosen
+from xpu_moe.serving.options import Options
 from xpu_moe.serving.report import Worker
 
 
@@ -117,6 +119,23 @@ def test_the_worker_wrapper_is_wrapped_once(monkeypatch):
     compat.wrap_init_device(around)
     assert WorkerWrapperBase().init_device() == "done"
     assert order == ["before", "device", "after"]
+
+
+def test_options_that_nobody_gave_enter_the_compile_cache_key():
+    """With our quantization only: another model's key stays as it was."""
+    config = SimpleNamespace(additional_config={"mine": 1}, model_config=SimpleNamespace(quantization=AUTO_ROUND))
+    plugin._fill_options(config)
+    assert config.additional_config == Options().additional_config({"mine": 1})
+    config.additional_config["xpu_moe"]["decode_limit"] = 8
+    plugin._fill_options(config)
+    assert Options.read(config.additional_config).decode_limit == 8
+    assert config.additional_config["xpu_moe"]["fingerprint"] == Options(decode_limit=8).fingerprint()
+    other = SimpleNamespace(additional_config={}, model_config=SimpleNamespace(quantization=None))
+    plugin._fill_options(other)
+    assert other.additional_config == {}
+    config.additional_config["xpu_moe"]["typo"] = 1
+    with pytest.raises(ValueError, match="typo"):
+        plugin._fill_options(config)
 
 
 def test_a_wrong_option_ends_the_start_with_its_name(process, monkeypatch):

@@ -17,6 +17,7 @@ from xpu_moe.formats.quantization import GROUP_SIZES, Int4Spec, UnsupportedCheck
 
 MODEL_TYPES = ("minimax_m2",)
 AUTO_ROUND, GPTQ, FP8 = "xpu_moe_auto_round", "xpu_moe_gptq", "xpu_moe_fp8"
+NAMES = (AUTO_ROUND, GPTQ, FP8)
 STOCK_NAMES = {AUTO_ROUND: "inc", GPTQ: "gptq", FP8: "fp8"}
 # Where stock vLLM serves INT4 mixtures of other kinds than ours (asymmetric, 8 bit) itself.
 STOCK_SERVES_OTHERS = ("cuda", "rocm")

@@ -100,6 +100,23 @@ def wrap_init_device(around: Callable[[Any, Callable[[], Any]], Any]) -> None:
     WorkerWrapperBase.init_device = init_device
 
 
+def wrap_create_engine_config(after: Callable[[Any], None]) -> None:
+    """Call `after(vllm_config)` on what EngineArgs.create_engine_config makes; done once."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    original = EngineArgs.create_engine_config
+    if getattr(original, "_xpu_moe", False):
+        return
+
+    def create_engine_config(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        config = original(self, *arguments, **keywords)
+        after(config)
+        return config
+
+    create_engine_config._xpu_moe = True  # type: ignore[attr-defined]
+    EngineArgs.create_engine_config = create_engine_config
+
+
 def model_runner(wrapper: Any) -> Any:
     """The model runner below a WorkerWrapperBase; None where there is none."""
     return getattr(getattr(wrapper, "worker", None), "model_runner", None)

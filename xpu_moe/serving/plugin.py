@@ -39,7 +39,18 @@ def _install() -> None:
     )
 
     hooks.install_early()
+    compat.wrap_create_engine_config(_fill_options)
     compat.wrap_init_device(_around_init_device)
+
+
+def _fill_options(vllm_config: Any) -> None:
+    """Options that nobody gave are the defaults; with their fingerprint they enter the compile-cache key. BadOption."""
+    from xpu_moe.serving.claims import NAMES
+    from xpu_moe.serving.options import Options
+
+    given = vllm_config.additional_config
+    if isinstance(given, dict) and getattr(vllm_config.model_config, "quantization", None) in NAMES:
+        vllm_config.additional_config = Options().additional_config(given)
 
 
 def _around_init_device(wrapper: Any, initialise: Callable[[], Any]) -> Any:
