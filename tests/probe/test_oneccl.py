@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.probe.runs import Run, probe
-from xpu_moe import cache
+from xpu_moe import cache, toolenv
+from xpu_moe.probe._allreduce import oneccl as helper
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(900)]
 
@@ -50,6 +52,15 @@ def test_a_fault_ends_the_run_and_is_named(fault, code, rank, tmp_path):
         first = run.report["wrong"][0]
         assert (first["count"], first["got"]) == (1, first["wanted"] + 1)
     assert run.left_behind() == []
+
+
+def test_the_device_path_compiles_against_the_sycl_headers(tmp_path):
+    """No SYCL compiler here: the host's one checks every type of the path that runs on an Intel GPU."""
+    root = toolenv.ensure("oneccl", helper.WHEELS)
+    quiet = ("-D__SYCL_DEPRECATED(message)=", "-DSYCL_DISABLE_DEPRECATION_WARNINGS", "-DSYCL_LANGUAGE_VERSION=202012L")
+    command = ["g++", "-std=c++17", "-fsyntax-only", "-w", "-DPROBE_SYCL", *quiet, f"-I{root}/include"]
+    done = subprocess.run([*command, str(helper.SOURCE)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[:3000]
 
 
 def test_a_library_that_cannot_meet_is_diagnosed(tmp_path):

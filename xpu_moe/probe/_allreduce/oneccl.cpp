@@ -1,6 +1,6 @@
-// One rank of the all-reduce probe on oneCCL's own C++ API, without torch: host buffers, or SYCL device buffers where it
-// is compiled with -fsycl -DPROBE_SYCL. It speaks the same events as the Python rank (JSON lines on a pipe), measures the
-// same steps from the same plan, checks the same integers, and dies with its parent.
+// One rank of the all-reduce probe on oneCCL's own C++ API, without torch: host buffers, or SYCL device buffers where
+// it is compiled with -fsycl -DPROBE_SYCL. It speaks the same events as the Python rank (JSON lines on a pipe),
+// measures the same steps from the same plan, checks the same integers, and dies with its parent.
 //
 //   oneccl PLAN RANK WORLD EVENTS_FD PARENT_PID STACK_FILE MEETING_FILE INJECT
 //
@@ -51,7 +51,7 @@ void emit(const std::string& body) {
     }
 }
 
-std::string quoted(const std::string& text) {
+std::string json_string(const std::string& text) {
     std::string out = "\"";
     for (char c : text) {
         if (c == '"' || c == '\\') out += '\\';
@@ -60,7 +60,7 @@ std::string quoted(const std::string& text) {
     return out + "\"";
 }
 
-// ---- where it stands, for a parent that asks by SIGUSR1 (in the form of a Python stack) ------------------------------
+// ---- where it stands, for a parent that asks by SIGUSR1 (in the form of a Python stack) -----------------------------
 
 const char* volatile doing = "start";
 const char* stack_file = "";
@@ -101,7 +101,7 @@ void strike(const std::string& phase) {
 }
 
 void enter(const std::string& phase, const std::string& step = "") {
-    emit("\"event\": \"phase\", \"phase\": " + quoted(phase) + ", \"step\": " + quoted(step));
+    emit("\"event\": \"phase\", \"phase\": " + json_string(phase) + ", \"step\": " + json_string(step));
     if (phase != "timed") strike(phase);
 }
 
@@ -164,8 +164,9 @@ class Ranks {
         auto gpus = sycl::device::get_devices(sycl::info::device_type::gpu);
         if (static_cast<size_t>(rank) >= gpus.size()) throw std::runtime_error("fewer GPUs than ranks");
         queue_ = sycl::queue(gpus[rank], sycl::property::queue::in_order());
-        comm_ = std::make_unique<ccl::communicator>(ccl::create_communicator(
-            world, rank, ccl::create_device(queue_.get_device()), ccl::create_context(queue_.get_context()), store));
+        auto device = ccl::create_device(queue_.get_device());
+        auto context = ccl::create_context(queue_.get_context());
+        comm_ = std::make_unique<ccl::communicator>(ccl::create_communicator(world, rank, device, context, store));
         stream_ = std::make_unique<ccl::stream>(ccl::create_stream(queue_));
 #else
         comm_ = std::make_unique<ccl::communicator>(ccl::create_communicator(world, rank, store));
@@ -264,8 +265,12 @@ class Ranks {
 #ifdef PROBE_SYCL
     uint8_t* allocate(size_t bytes) { return sycl::malloc_device<uint8_t>(bytes, queue_); }
     void release(uint8_t* memory) { sycl::free(memory, queue_); }
-    void upload(uint8_t* target, const std::vector<uint8_t>& host) { queue_.memcpy(target, host.data(), host.size()).wait(); }
-    void download(std::vector<uint8_t>& host, const uint8_t* from) { queue_.memcpy(host.data(), from, host.size()).wait(); }
+    void upload(uint8_t* target, const std::vector<uint8_t>& host) {
+        queue_.memcpy(target, host.data(), host.size()).wait();
+    }
+    void download(std::vector<uint8_t>& host, const uint8_t* from) {
+        queue_.memcpy(host.data(), from, host.size()).wait();
+    }
     void reduce(uint8_t* send, uint8_t* recv, size_t count, ccl::datatype type) {
         ccl::allreduce(send, recv, count, type, ccl::reduction::sum, *comm_, *stream_);
     }
@@ -306,8 +311,8 @@ void hello() {
     std::string number = std::to_string(version.major) + "." + std::to_string(version.minor) + "." +
                          std::to_string(version.update);
     if (has("version")) number = "0.0.0-other";
-    emit("\"event\": \"hello\", \"library\": {\"name\": \"oneCCL\", \"path\": " + quoted(library_path()) +
-         ", \"version\": " + quoted(number) + ", \"full\": " + quoted(version.full) + "}, \"dumps\": true");
+    emit("\"event\": \"hello\", \"library\": {\"name\": \"oneCCL\", \"path\": " + json_string(library_path()) +
+         ", \"version\": " + json_string(number) + ", \"full\": " + json_string(version.full) + "}, \"dumps\": true");
 }
 
 std::vector<Step> read_plan(const char* path) {
@@ -350,7 +355,7 @@ int main(int count, char** arguments) {
     try {
         result = run(arguments);
     } catch (const std::exception& error) {
-        emit("\"event\": \"error\", \"kind\": \"exception\", \"text\": " + quoted(error.what()));
+        emit("\"event\": \"error\", \"kind\": \"exception\", \"text\": " + json_string(error.what()));
         std::fprintf(stderr, "rank %s: %s\n", arguments[2], error.what());
     }
     std::fflush(nullptr);
