@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 
 import pytest
 
 from tests.plan.shapes_of_models import MINIMAX_INT4, QWEN3_8B
-from xpu_moe.plan.checkpoint import BadCheckpoint, read
+from xpu_moe.plan.checkpoint import BadCheckpoint, Tensor, read
 from xpu_moe.plan.shapes import shapes_of
-from xpu_moe.plan.weights import weights
+from xpu_moe.plan.weights import from_headers, weights
 
 INDEX = "model.safetensors.index.json"
 
@@ -132,3 +133,43 @@ def test_zero_points_and_draft_layers_are_not_counted(tmp_path):
     found = read(tmp_path)
     shapes = shapes_of(found.config)
     assert weights(found, shapes, 1).parts.total == pytest.approx(shapes.weights_per_rank(1).total, rel=0.01)
+
+
+def m27_tensors():
+    """All tensors of MiniMax-M2.7 AutoRound INT4 as its index and headers declare them: (name, dtype, shape)."""
+    hidden, inner, group = 3072, 1536, 128
+
+    def packed(name, rows, columns):
+        yield f"{name}.qweight", "I32", (columns // 8, rows)
+        yield f"{name}.qzeros", "I32", (columns // group, rows // 8)
+        yield f"{name}.scales", "F16", (columns // group, rows)
+
+    yield from (("model.embed_tokens.weight", "BF16", (200064, hidden)), ("lm_head.weight", "BF16", (200064, hidden)))
+    yield "model.norm.weight", "BF16", (hidden,)
+    for layer in range(62):
+        at = f"model.layers.{layer}"
+        for name, rows, columns in (("q", 6144, hidden), ("k", 1024, hidden), ("v", 1024, hidden), ("o", hidden, 6144)):
+            yield from packed(f"{at}.self_attn.{name}_proj", rows, columns)
+        yield f"{at}.self_attn.q_norm.weight", "BF16", (6144,)
+        yield f"{at}.self_attn.k_norm.weight", "BF16", (1024,)
+        yield f"{at}.input_layernorm.weight", "BF16", (hidden,)
+        yield f"{at}.post_attention_layernorm.weight", "BF16", (hidden,)
+        yield f"{at}.block_sparse_moe.gate.weight", "BF16", (256, hidden)
+        yield f"{at}.block_sparse_moe.e_score_correction_bias", "F32", (256,)
+        for expert in range(256):
+            for name, rows, columns in (("w1", inner, hidden), ("w3", inner, hidden), ("w2", hidden, inner)):
+                yield from packed(f"{at}.block_sparse_moe.experts.{expert}.{name}", rows, columns)
+
+
+@pytest.mark.slow
+def test_weights_of_m27_from_its_real_tensors():
+    """28.0 GiB of each of four B70, measured; every part agrees with what config.json gives."""
+    sizes = {"I32": 4, "F16": 2, "BF16": 2, "F32": 4}
+    tensors = {}
+    for name, dtype, shape in m27_tensors():
+        tensors[name] = Tensor("shard", sizes[dtype] * math.prod(shape), dtype, shape)
+    shapes = shapes_of(MINIMAX_INT4)
+    found, computed = from_headers(tensors, shapes, 4), shapes.weights_per_rank(4)
+    assert found.total / 2**30 == pytest.approx(28.0, rel=0.03)
+    for part in ("experts", "attention", "router", "embedding", "lm_head"):
+        assert getattr(found, part) == pytest.approx(getattr(computed, part), rel=0.01), part
