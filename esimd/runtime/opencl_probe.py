@@ -27,7 +27,7 @@ def probe(shape: Any, call: Any) -> dict[str, Any]:
     x, *routes = (device.tensor(tensor.cpu()) for tensor in (call.x, *call.routes[0]))
     out = device.empty(shape.tokens, shape.hidden_size, dtype=x.dtype)
     out.fill_(float("nan"))
-    work = device.empty(backend.workspace(call.select(None).case), dtype=torch.uint8)
+    work = device.empty(backend.workspace(call.case()), dtype=torch.uint8)
     layer = _bound(backend, weights, routes, shape, x.dtype)
     given = routes[:1] if shape.routed else routes  # a bias belongs to the layer
 

@@ -10,8 +10,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from xpu_moe.cpu import ops as cpu_ops
 from xpu_moe.cpu.moe_u4 import GroupedByExpert
 from xpu_moe.env import read
+from xpu_moe.ops import contract
+from xpu_moe.ops.contract import Support
 from xpu_moe.probe import moe, moe_call
 
 SMALL = [
@@ -79,6 +82,40 @@ def test_the_floor_counts_each_chosen_expert_once():
     weights = 256 * 256 // 2 + 256 * 128 // 2
     scales = 2 * (256 * 4 + 256 * 2)
     assert call.floor_bytes(0) == 5 * (weights + scales) + 2 * 3 * 256 * 2
+
+
+class Swapped(GroupedByExpert):
+    """Reads its own order of bytes, made in place: the nibbles of each byte are swapped."""
+
+    name, layout = "swapped", "swapped"
+
+    def supports(self, case):
+        return Support(case.layout == "swapped", "for the test" if case.layout == "swapped" else "not n_major")
+
+    def prepare(self, weights, case):
+        for tensor in (weights.w13, weights.w2):
+            tensor.copy_(tensor >> 4 | tensor << 4)
+        return replace(weights, layout="swapped")
+
+    def run(self, x, w13, w13_scale, w2, w2_scale, *rest, layout, **keywords):
+        assert layout == "swapped"
+        w13, w2 = (tensor >> 4 | tensor << 4 for tensor in (w13, w2))
+        return super().run(x, w13, w13_scale, w2, w2_scale, *rest, layout="n_major", **keywords)
+
+
+def test_a_backend_with_a_layout_of_its_own_gets_its_weights_prepared(capsys, monkeypatch):
+    monkeypatch.setattr(cpu_ops, "BACKENDS", (Swapped(), *cpu_ops.BACKENDS))
+    contract.backends.cache_clear()
+    contract.select.cache_clear()
+    try:
+        code, found = run(capsys)
+        other_code, other = run(capsys, "--backend", "cpu_grouped")
+    finally:
+        monkeypatch.undo()
+        contract.backends.cache_clear()
+        contract.select.cache_clear()
+    assert (code, found["backend"], found["refused"]) == (0, "swapped", [])
+    assert (other_code, other["backend"]) == (0, "cpu_grouped")
 
 
 def test_the_text_report_says_what_matters(capsys):

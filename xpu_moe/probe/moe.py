@@ -106,11 +106,13 @@ def _report(arguments: argparse.Namespace) -> dict:
     )  # fmt: skip
     moe_call.check_shape(shape)
     call = moe_call.make(shape, moe_call.device_kind(arguments.device), arguments.seed)
-    report = {"shape": asdict(shape) | {"inter": shape.inter}, **moe_call.measure(call, arguments)}
-    for flag, module in _SOURCES.items():
-        if getattr(arguments, flag):
-            report[flag] = importlib.import_module(module).probe(shape, call)
-            report["ok"] = report["ok"] and report[flag]["ok"]
+    found = {
+        flag: importlib.import_module(module).probe(shape, call)
+        for flag, module in _SOURCES.items()
+        if getattr(arguments, flag)
+    }  # before the measurement, which may reorder the weights in place
+    report = {"shape": asdict(shape) | {"inter": shape.inter}, **moe_call.measure(call, arguments), **found}
+    report["ok"] = report["ok"] and all(part["ok"] for part in found.values())
     return report
 
 

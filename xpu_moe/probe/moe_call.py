@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,8 +13,9 @@ from xpu_moe import device
 from xpu_moe.bench import ceilings, timing
 from xpu_moe.cpu.moe_u4 import reference as moe_reference
 from xpu_moe.cpu.moe_u4_routed import reference as routed_reference
-from xpu_moe.ops.activation import w13_rows
-from xpu_moe.ops.contract import Selection, select
+from xpu_moe.formats.int4 import Int4MoeWeights
+from xpu_moe.ops.activation import is_gated, w13_rows
+from xpu_moe.ops.contract import Case, NoBackend, Selection, backends, select
 from xpu_moe.ops.moe_u4 import GROUP_SIZES
 from xpu_moe.ops.moe_u4 import case_of as moe_case
 from xpu_moe.ops.moe_u4_routed import case_of as routed_case
@@ -71,22 +72,46 @@ class Call:
         shape = self.shape
         return {"nibble": shape.nibble, "group_size": shape.group_size, "activation": shape.activation}
 
-    def select(self, backend: str | None) -> Selection:
+    def case(self) -> Case:
+        """The call's case on canonical weights."""
         shape, weights = self.shape, self.weights
         if shape.routed:
-            case = routed_case(self.x, weights["w13"], weights["w2"], self.routes[0][0], shape.top_k, **self.settings)
-        else:
-            case = moe_case(self.x, weights["w13"], weights["w2"], *self.routes[0], **self.settings)
-        return select(case, backend)
+            return routed_case(self.x, weights["w13"], weights["w2"], self.routes[0][0], shape.top_k, **self.settings)
+        return moe_case(self.x, weights["w13"], weights["w2"], *self.routes[0], **self.settings)
 
-    def run(self, selection: Selection, routing: int, out: torch.Tensor, workspace: torch.Tensor) -> None:
+    def select(self, name: str | None) -> Selection:
+        """Who serves the call in one of the layouts that the backends declare, in their order. Raises NoBackend."""
+        case, refused = self.case(), []
+        for layout, nibble in _layouts(case):
+            try:
+                taken = select(replace(case, layout=layout, nibble=nibble), name)
+            except NoBackend as error:
+                refused += [(who, why) for who, why in error.refused if (who, why) not in refused]
+                continue
+            before = tuple(pair for pair in (*refused, *taken.refused) if pair[0] != taken.name)
+            return replace(taken, refused=tuple(dict.fromkeys(before)))
+        raise NoBackend(case, refused, name)
+
+    def prepare(self, selection: Selection) -> Int4MoeWeights:
+        """The weights in the order that the backend reads; may be in place, the canonical ones are then void."""
+        tensors = self.weights
+        canonical = Int4MoeWeights(
+            tensors["w13"], tensors["w13_scale"], tensors["w2"], tensors["w2_scale"], self.shape.nibble,
+            self.shape.group_size, gated=is_gated(self.shape.activation),
+        )  # fmt: skip
+        return selection.backend.prepare(canonical, selection.case)
+
+    def run(
+        self, selection: Selection, weights: Int4MoeWeights, routing: int, out: torch.Tensor, workspace: torch.Tensor
+    ) -> None:
         """One call of the backend's own entry, as a serving layer makes it."""
-        tensors = (self.x, *self.weights.values(), *self.routes[routing])
+        tensors = (self.x, weights.w13, weights.w13_scale, weights.w2, weights.w2_scale, *self.routes[routing])
         extra: dict[str, Any] = {"renormalize": True, "scale": 1.0} if self.shape.routed else {}
         routed = (self.shape.top_k,) if self.shape.routed else ()
         selection.backend.run(
-            *tensors, *routed, **self.settings, **extra, layout="n_major", out=out, workspace=workspace
-        )
+            *tensors, *routed, nibble=weights.nibble, group_size=weights.group_size, activation=self.shape.activation,
+            layout=weights.layout, **extra, out=out, workspace=workspace,
+        )  # fmt: skip
 
     def truth(self, routing: int = 0) -> torch.Tensor:
         """float64 [M, H] on the CPU."""
@@ -106,6 +131,15 @@ class Call:
     def _ids(self, routing: int) -> torch.Tensor:
         first, second = self.routes[routing]
         return second if not self.shape.routed else (torch.sigmoid(first) + second).topk(self.shape.top_k).indices
+
+
+def _layouts(case: Case) -> list[tuple[str, str]]:
+    """(layout, nibble) to try: as declared by the backends; another order of bytes may want its own nibble, too."""
+    tried = []
+    for backend in backends(case.device, case.op):
+        layout = getattr(backend, "layout", "n_major")
+        tried += [(layout, case.nibble)] if layout == "n_major" else [(layout, case.nibble), (layout, "u4")]
+    return list(dict.fromkeys(tried or [("n_major", case.nibble)]))
 
 
 def make(shape: Shape, kind: str, seed: int) -> Call:
@@ -155,19 +189,20 @@ def verdict(got: torch.Tensor, truth: torch.Tensor, dtype: str) -> dict[str, Any
 
 def measure(call: Call, arguments: argparse.Namespace) -> dict[str, Any]:
     """Check, then time; the report's fields that every device kind has."""
+    truth, moved = call.truth(), sum(map(call.floor_bytes, range(len(call.routes)))) / len(call.routes)
     selection = call.select(arguments.backend)
+    weights = call.prepare(selection)
     out = torch.full_like(call.x, float("nan"))
     size = max(1, selection.backend.workspace(selection.case))
     workspace = torch.full((size,), POISON, dtype=torch.uint8, device=call.kind)
-    call.run(selection, 0, out, workspace)
+    call.run(selection, weights, 0, out, workspace)
     timing.synchronize(call.kind)
-    checked = verdict(out, call.truth(), call.shape.dtype)
+    checked = verdict(out, truth, call.shape.dtype)
 
-    calls = [lambda r=r: call.run(selection, r, out, workspace) for r in range(len(call.routes))]
+    calls = [lambda r=r: call.run(selection, weights, r, out, workspace) for r in range(len(call.routes))]
     rounds = arguments.rounds or ROUNDS[call.kind]
     timed = timing.measure(call.kind, calls, rounds=rounds, repeats=1 if call.kind == "cpu" else None)
     host_us = _host_us(call.kind, calls)
-    moved = sum(call.floor_bytes(r) for r in range(len(call.routes))) / len(call.routes)
     ceiling = ceilings.ceiling(call.kind)
     floor = ceiling.floor_us(moved)
     found = device.devices(call.kind)[0]
