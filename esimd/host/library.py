@@ -13,7 +13,6 @@ from xpu_moe.esimd.host import build
 from xpu_moe.esimd.kernels import abi, instances
 from xpu_moe.esimd.kernels.launch import Launch
 
-
 _COUNTERS = ("loaded", "stored", "prefetched", "loads", "stores")
 
 
