@@ -29,6 +29,10 @@ def machine(root: Path, cards: int = 2) -> Path:
     (root / "sys/bus/pci/devices").mkdir(parents=True)
     for index in range(cards):
         card(root, index)
+    integrated = root / "sys/devices/pci0000:00/0000:00:02.0"
+    for name, content in (("vendor", "0x8086"), ("class", "0x030000"), ("device", "0x7d67")):
+        write(root, f"/sys/devices/pci0000:00/0000:00:02.0/{name}", content)
+    (root / "sys/bus/pci/devices/0000:00:02.0").symlink_to(integrated)
     return root
 
 

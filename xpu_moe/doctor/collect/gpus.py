@@ -42,6 +42,8 @@ def _card(where: Where, device: Path) -> dict[str, Any] | None:
         return None
     device_id = f"0x{identity:04x}"
     chain = _chain(device)
+    if vendor == _INTEL and len(chain) == 1:
+        return None  # integrated graphics sit on the root complex; Level Zero numbers them after all cards
     slot = chain[2] if vendor == _INTEL and len(chain) >= 4 else chain[0] if chain else device
     row = card_of(device_id, None)
     nodes = entries(device / "drm", "card[0-9]*")
