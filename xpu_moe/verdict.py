@@ -1,6 +1,6 @@
-"""The peer-access verdict: what `python -m xpu_moe.probe p2p` found, kept in the user's cache.
+"""What the probes found, kept in the user's cache: peer access (`probe p2p`) and graph replay (`probe allreduce`).
 
-Keyed by cards, driver, kernel and library, so that a verdict dies with what it was measured on. Written by the probe,
+Keyed by cards, driver, kernel and library, so that a verdict dies with what it was measured on. Written by the probes,
 read by `env`, `launch` and `doctor`; needs no torch and looks at /sys and /proc only.
 """
 
@@ -14,8 +14,9 @@ import os
 import platform
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from xpu_moe import cache
 from xpu_moe.env import versions
@@ -65,6 +66,18 @@ class Verdict:
     schema: int = SCHEMA
 
 
+@dataclass(frozen=True)
+class Replay:
+    """`ok`: all-reduces of this many ranks were captured, replayed with changed inputs and right every time."""
+
+    ok: bool
+    says: str
+    world: int
+    ground: Ground
+    when: str
+    schema: int = SCHEMA
+
+
 def ground(kind: str, root: Path = Path("/")) -> Ground:
     """The present ground for `xpu` or `cuda` (`root` is where /sys and /proc are looked for)."""
     return Ground(
@@ -94,13 +107,43 @@ def load(kind: str, on: Ground | None = None) -> Verdict | None:
     return found if found.ground == here else None
 
 
+def replay_ground(kind: str) -> Ground:
+    """The present ground of a replay verdict: torch does the capturing, so its version counts too."""
+    here = ground(kind)
+    return replace(here, library=f"{here.library}, torch {versions.installed().get('torch', 'unknown')}")
+
+
+def save_replay(found: Replay) -> Path:
+    """Keep a replay verdict (whole or not at all); returns the file."""
+    return _write(_replay_file(found.ground, found.world), asdict(found))
+
+
+def replay(kind: str, world: int, on: Ground | None = None) -> bool | None:
+    """Whether graphs with all-reduces of `world` ranks were proved here; None: nobody has tried."""
+    if kind not in _VENDORS:
+        return None
+    here = on or replay_ground(kind)
+    try:
+        data = json.loads(_replay_file(here, world).read_text(encoding="utf-8"))
+        return bool(data["ok"]) if data["schema"] == SCHEMA else None
+    except (OSError, ValueError, KeyError, TypeError, cache.UnsafeCache):
+        return None
+
+
 def save(verdict: Verdict) -> Path:
     """Keep a verdict (whole or not at all); returns the file."""
-    path = _folder() / f"{verdict.ground.kind}-{verdict.ground.key}.json"
+    return _write(_folder() / f"{verdict.ground.kind}-{verdict.ground.key}.json", asdict(verdict))
+
+
+def _replay_file(on: Ground, world: int) -> Path:
+    return _folder() / f"replay-{on.kind}-{world}-{on.key}.json"
+
+
+def _write(path: Path, data: dict[str, Any]) -> Path:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=".verdict-")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(asdict(verdict), file, indent=1)
+            json.dump(data, file, indent=1)
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -190,3 +190,48 @@ def test_an_unsafe_cache_is_no_verdict(private_cache):
     with pytest.raises(cache.UnsafeCache):
         verdict.save(made())
     assert verdict.peer_access("xpu", (0, 1), GROUND) is None
+
+
+# ---- the replay verdict of the all-reduce probe ---------------------------------------------------------------------
+
+
+def replay_result(**changes):
+    from xpu_moe.probe._allreduce.plan import Plan, steps
+    from xpu_moe.probe._allreduce.report import Result
+
+    plan = Plan("xccl", "xpu", 4, steps("xpu", sizes=[8, 6144]), 30.0, "")
+    rows = [{"bytes": s.bytes, "form": s.form, "graph": "replayed", "graph_us": 9.0, "ok": True} for s in plan.steps]
+    return replace(Result(plan, rows=rows), **changes)
+
+
+def test_a_replay_that_passed_is_kept_for_its_world_only(private_cache, monkeypatch):
+    from xpu_moe.probe._allreduce import remember
+
+    monkeypatch.setattr(verdict, "ground", lambda kind, root=None: replace(GROUND, kind=kind))
+    assert verdict.replay("xpu", 4) is None
+    assert remember.replay(replay_result()).startswith("graph replay passed with 4 ranks")
+    assert verdict.replay("xpu", 4) is True
+    assert verdict.replay("xpu", 2) is None and verdict.replay("cuda", 4) is None and verdict.replay("cpu", 4) is None
+    remember.replay(replay_result(wrong=[{"how": "graph replay"}], verdict="wrong"))
+    assert verdict.replay("xpu", 4) is False
+
+
+def test_only_a_run_that_tried_gives_a_replay_verdict():
+    from xpu_moe.probe._allreduce.remember import judge
+
+    good = replay_result()
+    assert judge(good) == (True, "every size, with changed inputs, and eager afterwards")
+    uncaptured = [{**row, "graph": "not captured: no", "graph_us": None} for row in good.rows]
+    assert judge(replay_result(rows=uncaptured)) == (False, "not captured: no")
+    assert judge(replay_result(verdict="hang", stuck={"phase": "graph"})) == (False, "a hang in it")
+    assert judge(replay_result(verdict="hang", stuck={"phase": "init"})) is None
+    assert judge(replay_result(verdict="dead", dead=[{"phase": "graph"}])) == (False, "a rank died in it")
+    assert judge(replay_result(verdict="interrupted", rows=[])) is None
+    for change in (
+        {"kind": "cpu"},
+        {"graphs": False},
+        {"world": 1},
+        {"backend": "oneccl"},
+        {"steps": good.plan.steps[:2]},
+    ):
+        assert judge(replay_result(plan=replace(good.plan, **change))) is None

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from xpu_moe.env import read
-from xpu_moe.probe._allreduce import faults, plot, report, run
+from xpu_moe.probe._allreduce import faults, plot, remember, report, run
 from xpu_moe.probe._allreduce.plan import FORMS, Plan, steps
 from xpu_moe.probe._watch.footprint import sweep
 from xpu_moe.probe._watch.signals import Stop
@@ -41,6 +41,9 @@ def main(argv: Sequence[str]) -> int:
         result = run.run(plan, joined, stop, arguments.start_timeout, quiet=arguments.json)
         if stop.signal:
             result.verdict = "interrupted"
+        if joined is None:
+            kept = remember.replay(result)
+            result.notes += [kept] if kept else []
         result.seconds = time.monotonic() - begun
         if joined is None or joined.rank == 0 or result.verdict != "ok":
             _show(result, arguments)
