@@ -18,6 +18,7 @@ MAX_STAGES = 12
 BUCKETS = tuple(CONSUMERS)  # MAX_M of the compiled variants
 MAX_TOKENS = BUCKETS[-1]
 STATE_HEADER = 256
+STRICT = False  # True for compute-sanitizer's racecheck: every lane arrives at barriers (kernel.cuh)
 _ALIGN = 128
 DTYPES = {"bfloat16": 0, "float16": 1, "float32": 2}
 
@@ -77,7 +78,8 @@ class Plan:
             "RELU2": int(s.activation.startswith("relu2")), "HALF_X": int(s.dtype == "float16"),
             "SCALE": DTYPES[s.scale], "ROUTE_WEIGHT": DTYPES[s.route_weight], "ID_64": int(s.wide_ids),
             "CONSUMERS": self.consumers, "ROW_BLOCKS": self.row_blocks, "STAGE_EXPERTS": self.stage_experts,
-            "STAGE_BYTES": self.stage_bytes, "STAGES": self.stages, "DEPTH": self.depth, "PARTIALS": PARTIALS,
+            "STAGE_BYTES": self.stage_bytes, "STAGES": self.stages, "DEPTH": self.depth,
+            "PARTIALS": PARTIALS, "STRICT": int(STRICT),
         }  # fmt: skip
 
 

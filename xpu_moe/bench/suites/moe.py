@@ -156,8 +156,14 @@ class Family:
             errors={"rel": error},
             backend=chosen.name,
             reason=chosen.reason,
-            extra={"distinct_experts": distinct, "tokens": tokens, **self.extra()},
+            extra={"distinct_experts": distinct, "tokens": tokens, **self.eager(calls, tokens), **self.extra()},
         )
+
+    def eager(self, calls: list, tokens: int) -> dict[str, float]:
+        """Host and device time of a call without a graph, for decode sizes."""
+        if tokens > 16 or self.setting.kind == "cpu":
+            return {}
+        return {"eager_us": timing.eager(self.setting.kind, calls, rounds=min(8, self.setting.rounds)).us}
 
     def extra(self) -> dict[str, float | str]:
         return {}
