@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from xpu_moe import verdict
 from xpu_moe.env import versions
 from xpu_moe.launch.detect import Found
 from xpu_moe.launch.plan import EnvValue, pairs
@@ -29,7 +30,7 @@ def decision(device: Found, settings: Mapping[str, Setting], quantization: str, 
             oneccl=in_use.get("oneccl"),
             attention=settings["attention_backend"].value,
             world=settings["tp"].value * settings["pp"].value,
-            probe=None,  # the replay probe keeps no verdict: until it does, graphs on XPU stay off
+            probe=verdict.replay(device.kind, settings["tp"].value),  # of `python -m xpu_moe.probe allreduce`
             int4_moe=quantization not in ("", "fp8"),
             hooks=frozenset(KNOWN),
             wanted=wanted,
