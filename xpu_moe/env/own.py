@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from xpu_moe.env.variable import Variable
 
-_HERE = "xpu_moe"
+_HERE: Final = "xpu_moe"
 
 VARIABLES = (
     Variable("XPU_MOE_EXPLAIN", "bool", "Print one line for each new case that the dispatcher decides.", _HERE, "0"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from xpu_moe.env.variable import Variable
 
-_SCRIPT = "script"
+_SCRIPT: Final = "script"
 
 VARIABLES = (
     Variable("MODEL", "path", "Folder of the checkpoint to serve.", _SCRIPT),

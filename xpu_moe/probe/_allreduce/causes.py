@@ -71,7 +71,9 @@ CAUSES: tuple[Cause, ...] = (
 def likely(backend: str, phase: str, log: Sequence[str], environ: Mapping[str, str], most: int = 4) -> list[str]:
     """Sentences: causes whose sign is in the log, then those that leave none, then the others of the phase."""
     text = "\n".join(log)
-    signed, silent, others = [], [], []
+    signed: list[str] = []
+    silent: list[str] = []
+    others: list[str] = []
     for cause in CAUSES:
         name, _, value = cause.unless.partition("=")
         if cause.backends != "*" and backend not in cause.backends.split():
