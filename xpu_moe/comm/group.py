@@ -165,7 +165,7 @@ def close() -> None:
 
 def _options(timeout_s: float) -> Any:
     options = dist.AllreduceOptions()
-    options.reduceOp = dist.ReduceOp.SUM  # type: ignore[assignment] (torch stubs)
+    options.reduceOp = dist.ReduceOp.SUM  # type: ignore[assignment]
     options.timeout = datetime.timedelta(seconds=timeout_s)
     if hasattr(options, "asyncOp"):
         options.asyncOp = False  # on the caller's stream: an own stream costs two events, 10 us of a captured NCCL call

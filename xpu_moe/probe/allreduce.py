@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
         except (ValueError, run.CannotStart) as error:
             print(f"allreduce: {error}", file=sys.stderr)
             return stop.exit_code if stop.signal else 2 if isinstance(error, ValueError) else 4
-        result = run.run(plan, joined, stop, arguments.start_timeout, quiet=arguments.json)
+        result = run.run(plan, joined, stop, arguments.start_timeout)
         if stop.signal:
             result.verdict = "interrupted"
         if joined is None:

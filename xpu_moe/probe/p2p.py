@@ -70,7 +70,7 @@ def _watched(arguments: argparse.Namespace, kind: str, stop: Stop, seen: dict[st
     def on_event(_: int, event: dict[str, Any]) -> None:
         if event["event"] in seen:
             seen[event["event"]] = event[event["event"]]
-        elif event["event"] == "phase" and event["step"] and not arguments.json:
+        elif event["event"] == "phase" and event["step"]:
             print(f"p2p: {event['step']}", file=sys.stderr)
 
     footprint = Footprint()

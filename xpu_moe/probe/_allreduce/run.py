@@ -69,7 +69,7 @@ def chosen(backend: str, device: str | None, world: int | None, stop: Stop) -> t
     return kind, _BACKENDS[kind] if backend == "auto" else backend, ranks
 
 
-def run(plan: Plan, mine: Joined | None, stop: Stop, start_timeout_s: float, quiet: bool = False) -> report.Result:
+def run(plan: Plan, mine: Joined | None, stop: Stop, start_timeout_s: float) -> report.Result:
     """Do a run. Whatever happens, its processes, its folder and its shared-memory files are gone afterwards."""
     result = report.Result(plan)
     trouble = shared_memory_trouble()
@@ -81,7 +81,7 @@ def run(plan: Plan, mine: Joined | None, stop: Stop, start_timeout_s: float, qui
         result.notes.append(f"{trouble}; {plan.backend} does without, vLLM's message queue does not")
     footprint = Footprint()
     try:
-        _run(result, plan, mine, stop, start_timeout_s, footprint, quiet)
+        _run(result, plan, mine, stop, start_timeout_s, footprint)
     except CannotStart as error:
         result.verdict, result.says = ("interrupted", "") if stop.signal else ("dead", f"no rank was started: {error}")
     finally:
@@ -93,10 +93,9 @@ def run(plan: Plan, mine: Joined | None, stop: Stop, start_timeout_s: float, qui
 
 def _run(
     result: report.Result, plan: Plan, mine: Joined | None, stop: Stop, start_timeout_s: float, footprint: Footprint,
-    quiet: bool,
 ) -> None:  # fmt: skip
     environ, result.environment = environment(plan)
-    collector = _Collector(result, plan, 1 if mine else plan.world, quiet)
+    collector = _Collector(result, plan, 1 if mine else plan.world)
     outcome = _supervised(plan, mine, stop, start_timeout_s, footprint, environ, collector.event, "ranks")
     if plan.backend == "oneccl" and plan.kind == "cpu":
         ours = [
@@ -176,8 +175,8 @@ def _launch(plan_file: Path, rank: int, local_rank: int, environ: Mapping[str, s
 class _Collector:
     """Turns what ranks measured into rows, a row as soon as its last rank has reported."""
 
-    def __init__(self, result: report.Result, plan: Plan, ranks: int, quiet: bool) -> None:
-        self._result, self._plan, self._ranks, self._quiet = result, plan, ranks, quiet
+    def __init__(self, result: report.Result, plan: Plan, ranks: int) -> None:
+        self._result, self._plan, self._ranks = result, plan, ranks
         self._measured: dict[int, dict[int, dict[str, Any]]] = {}
 
     def event(self, rank: int, event: dict[str, Any]) -> None:
@@ -193,8 +192,7 @@ class _Collector:
         if len(of_step) == self._ranks:
             row = report.row(step, of_step, self._plan.world)
             self._result.rows.append(row)
-            if not self._quiet:
-                print(f"allreduce: {step.name}: {row['p50_us']:.1f} us", file=sys.stderr)
+            print(f"allreduce: {step.name}: {row['p50_us']:.1f} us", file=sys.stderr)
 
 
 def _judge(result: report.Result, plan: Plan, outcome: Outcome, environ: Mapping[str, str]) -> None:
