@@ -9,8 +9,10 @@ import torch
 import torch.distributed as dist
 
 from xpu_moe.cpu.qk_rms import reference as qk_truth
-from xpu_moe.ops import all_reduce, all_reduce_add_rms, qk_rms
+from xpu_moe.ops import qk_rms
+from xpu_moe.ops.all_reduce import all_reduce
 from xpu_moe.ops.all_reduce import selection as all_reduce_selection
+from xpu_moe.ops.all_reduce_add_rms import all_reduce_add_rms
 from xpu_moe.ops.all_reduce_add_rms import selection as add_rms_selection
 from xpu_moe.ops.contract import Selection
 from xpu_moe.ops.qk_rms import selection as qk_selection
@@ -85,7 +87,7 @@ def symmetric_pool(bench: Bench, size: int) -> Any:
         import torch.distributed._symmetric_memory as symmetric
 
         pool = symmetric.empty(max(size, 16) // bench.dtype.itemsize, dtype=bench.dtype, device=bench.device)
-        handle = symmetric.rendezvous(pool, dist.group.WORLD.group_name)
+        handle = symmetric.rendezvous(pool, bench.who.name)  # type: ignore[arg-type]
     except (ImportError, RuntimeError) as error:
         return f"not available: {str(error).splitlines()[0]}"
     if getattr(handle, "multicast_ptr", 0):
@@ -131,7 +133,7 @@ class AllReduce(Case):
             return {**found, "torch one-shot": self.pool}
         shared = self.pool[0][: self.x.numel()]
         shared.copy_(self.x)
-        group, ops = dist.group.WORLD.group_name, torch.ops.symm_mem
+        group, ops = self.bench.who.name, torch.ops.symm_mem
         if self.size <= 32 << 20 and self.size % 4 == 0:
             found["torch one-shot"] = lambda: ops.one_shot_all_reduce_out(shared, "sum", group, self.out)
         if self.size % (16 * self.bench.who.world_size) == 0:

@@ -82,7 +82,12 @@ def run_ranks(job: dict[str, Any], timeout_s: float) -> tuple[list[dict], dict[s
             for rank in range(job["world"])
         ]  # fmt: skip
         late = threading.Event()
-        timer = threading.Timer(timeout_s, lambda: (late.set(), _end(ranks)))
+
+        def stop() -> None:
+            late.set()
+            _end(ranks)
+
+        timer = threading.Timer(timeout_s, stop)
         timer.start()
         try:
             rows, about = _read(ranks)

@@ -114,8 +114,8 @@ def plot(rows: Sequence[Row], path: Path, title: str) -> None:
     rivals = list(dict.fromkeys(n for row in rows for n, us in row.rivals.items() if not isinstance(us, str)))
     series: dict[str, list[float]] = {"xpu_moe": [row.timing.us for row in rows]}
     for name in rivals:
-        values = (row.rivals.get(name) for row in rows)
-        series[name] = [float("nan") if isinstance(v, str) or v is None else v for v in values]
+        found = [row.rivals.get(name) for row in rows]
+        series[name] = [float("nan") if isinstance(us, str) or us is None else us for us in found]
     height = 0.8 / len(series)
     figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.25 * len(rows) * len(series)))
     for index, (name, values) in enumerate(series.items()):

@@ -219,24 +219,34 @@ class Plan:
         self.options = Options(top_k, **keywords)
         self._run = _runner(x, logits, bias, self.options)
         self.out = empty(x, self.options)
-        self._x, self._logits, self._bias = _form(x), _form(logits), bias if bias is None else _form(bias)
-        self._device, self._known_bias = x.device, bias
+        self._x_shape, self._x_stride, self._x_dtype, self._device = x.shape, x.stride(), x.dtype, x.get_device()
+        self._logits_shape, self._logits_stride, self._logits_dtype = logits.shape, logits.stride(), logits.dtype
+        self._bias, self._bias_form = bias, _form(bias)
 
     def __call__(self, x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None) -> Routed:
         """Raises BadArgument for another shape, dtype, stride or device than planned."""
-        if _form(x) != self._x or _form(logits) != self._logits or x.device != self._device:
-            got, wanted = (_form(x), _form(logits), x.device), (self._x, self._logits, self._device)
-            raise checks.BadArgument(f"x, logits: got {got}, wanted {wanted} as planned; make a plan for this call")
-        if bias is not self._known_bias:
-            got_bias = None if bias is None else _form(bias)
-            if got_bias != self._bias:
-                raise checks.BadArgument(f"bias: got {got_bias}, wanted {self._bias} as planned")
-            self._known_bias = bias
+        if (
+            x.shape != self._x_shape
+            or logits.shape != self._logits_shape
+            or x.dtype is not self._x_dtype
+            or logits.dtype is not self._logits_dtype
+            or x.stride() != self._x_stride
+            or logits.stride() != self._logits_stride
+            or x.get_device() != self._device
+        ):
+            planned_x = (self._x_shape, self._x_dtype, self._x_stride)
+            planned = (planned_x, (self._logits_shape, self._logits_dtype, self._logits_stride), self._device)
+            got = (_form(x), _form(logits), x.get_device())
+            raise checks.BadArgument(f"x, logits: got {got}, wanted {planned} as planned; make a plan for this call")
+        if bias is not self._bias:
+            if _form(bias) != self._bias_form:
+                raise checks.BadArgument(f"bias: got {_form(bias)}, wanted {self._bias_form} as planned")
+            self._bias = bias
         return self._run(x, logits, bias, self.out)
 
 
-def _form(tensor: torch.Tensor) -> tuple:
-    return (tensor.shape, tensor.dtype, tensor.stride())
+def _form(tensor: torch.Tensor | None) -> tuple | None:
+    return None if tensor is None else (tensor.shape, tensor.dtype, tensor.stride())
 
 
 def prepare_inputs(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -76,7 +77,7 @@ def _row(setting: Setting, tokens: int, options: Options) -> Row:
     chosen = selection(sets[0].x, sets[0].logits, options)
 
     def calls(function: Callable) -> list[timing.Call]:
-        return [lambda s=s: function(s) for s in sets]
+        return [partial(function, s) for s in sets]
 
     def call(s: Inputs) -> object:
         return route_and_quant_fp8(s.x, s.logits, s.bias, TOP_K, scale_ue8m0=options.scale_ue8m0, out=s.out)
@@ -119,13 +120,18 @@ def pair_calls(kind: str, sets: list[Inputs], options: Options) -> list[timing.C
         from xpu_moe.cuda.route_quant import launch
 
         halves = [launch.runner(sets[0].x, sets[0].logits, sets[0].bias, options, parts=p) for p in ("route", "quant")]
-        return [lambda s=s: [half(s.x, s.logits, s.bias, s.out) for half in halves] for s in sets]
+
+        def launches(s: Inputs) -> None:
+            for half in halves:
+                half(s.x, s.logits, s.bias, s.out)
+
+        return [partial(launches, s) for s in sets]
 
     def both(s: Inputs) -> None:
         route(s.logits, s.bias, options.top_k, options.renormalize, options.scale)
         quantize(s.x, options.group_size, options.scale_ue8m0)
 
-    return [lambda s=s: both(s) for s in sets]
+    return [partial(both, s) for s in sets]
 
 
 def _vllm(setting: Setting, sets: list[Inputs], options: Options) -> float | str:
@@ -135,5 +141,5 @@ def _vllm(setting: Setting, sets: list[Inputs], options: Options) -> float | str
     run = route_quant_pair(TOP_K, options.group_size, options.scale_ue8m0)
     if isinstance(run, str):
         return run
-    calls = [lambda s=s: run(s.x, s.logits, s.bias) for s in sets]
+    calls = [partial(run, s.x, s.logits, s.bias) for s in sets]
     return timing.measure(setting.kind, calls, rounds=setting.rounds).us
