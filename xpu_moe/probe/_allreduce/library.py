@@ -36,9 +36,11 @@ _ALGORITHM_LINES: tuple[tuple[str, re.Pattern[str]], ...] = (
 _UNLOGGED = {"gloo": "ring in chunks (gloo's default; it logs none)"}
 
 
-def speaks_in_debug(name: str) -> bool:
-    """Whether a library names its algorithm only at a log level that would distort every time."""
-    return name == "oneCCL"
+# What makes a library name its algorithm. Each does so at every call, which would distort every time.
+LOUD: dict[str, dict[str, str]] = {
+    "oneCCL": {"CCL_LOG_LEVEL": "debug"},
+    "NCCL": {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,ENV,TUNING"},
+}
 
 
 def algorithm(name: str, lines: Iterable[str]) -> str:

@@ -25,6 +25,7 @@ class Ranks:
         self.plan, self.rank, self.local_rank, self.events = plan, rank, local_rank, events
         self.fault = faults.parse(plan.inject)
         self.joined = plan.address == "env://"
+        self.refused = ""  # why a capture was refused: it is not tried again
 
     def enter(self, phase: str, step: Step | None = None) -> None:
         self.events.emit("phase", phase=phase, step=step.name if step else "")
@@ -127,10 +128,13 @@ class Ranks:
         """(us a call, what happened, wrong data): capture, replay with changed inputs twice, then eager again."""
         from xpu_moe.probe._allreduce import graphs
 
+        if self.refused:
+            return None, self.refused, []
         try:
             one, out = graphs.capture(self.plan.kind, call, 1)
         except (RuntimeError, AttributeError) as error:
-            return None, f"not captured: {str(error).splitlines()[0]}", []
+            self.refused = f"not captured: {str(error).splitlines()[0]}"
+            return None, self.refused, []
 
         def replay() -> Any:
             one.replay()

@@ -14,7 +14,7 @@ from xpu_moe.env import library as libraries
 from xpu_moe.env import profiles, read, versions
 from xpu_moe.env.registry import find
 from xpu_moe.probe._allreduce import causes, oneccl, report
-from xpu_moe.probe._allreduce.library import algorithm, speaks_in_debug
+from xpu_moe.probe._allreduce.library import LOUD, algorithm
 from xpu_moe.probe._allreduce.plan import Plan
 from xpu_moe.probe._watch.footprint import Footprint, shared_memory_trouble
 from xpu_moe.probe._watch.patience import Impatient, devices
@@ -103,8 +103,12 @@ def _run(
         ]
         result.environment = [*result.environment, *ours]
     _judge(result, plan, outcome, environ)
-    if result.verdict == "ok" and mine is None and speaks_in_debug(result.library.get("name", "")):
-        result.algorithm = _named(plan, stop, start_timeout_s, footprint, environ)
+    loud = LOUD.get(result.library.get("name", ""), {})
+    yours = [row["name"] for row in result.environment if row["name"] in loud and row["origin"] == "yours"]
+    if yours:
+        result.algorithm += f" (not asked for: {', '.join(yours)} is yours)"
+    elif loud and result.verdict == "ok" and mine is None:
+        result.algorithm = _named(result, plan, stop, start_timeout_s, footprint, {**environ, **loud})
 
 
 def _supervised(
@@ -129,20 +133,23 @@ def _supervised(
     return Supervisor(footprint, folder, stop, plan.timeout_s, start_timeout_s, on_event).run(launches)
 
 
-def _named(plan: Plan, stop: Stop, start_timeout_s: float, footprint: Footprint, environ: Mapping[str, str]) -> str:
+def _named(
+    result: report.Result, plan: Plan, stop: Stop, start_timeout_s: float, footprint: Footprint,
+    loud: Mapping[str, str],
+) -> str:  # fmt: skip
     """The algorithm, from a second short run whose log says everything: such a log distorts times."""
     sizes = [step for step in plan.steps if step.form == "in_place" and step.bytes <= 1 << 20]
     short = replace(plan, steps=tuple(replace(step, rounds=1, calls=1) for step in sizes), graphs=False, address="")
-    loud = {**environ, "CCL_LOG_LEVEL": "debug"}
     outcome = _supervised(short, None, stop, start_timeout_s, footprint, loud, lambda *_: None, "naming")
     lines = (line for rank in outcome.ranks for line in rank.log.read_text(errors="replace").splitlines())
-    return algorithm("oneCCL", lines)
+    return algorithm(result.library["name"], lines)
 
 
 def environment(plan: Plan) -> tuple[dict[str, str], list[dict[str, str]]]:
     """(the ranks' environment, what of it matters): the probe profile, your own values kept."""
     yours = read.snapshot()
-    hosts = 2 if plan.address == "env://" and yours.get("MASTER_ADDR", "") not in ("127.0.0.1", "localhost") else 1
+    here = read.integer("LOCAL_WORLD_SIZE", yours)
+    hosts = 2 if plan.address == "env://" and here != plan.world else 1
     situation = profiles.Situation(library=libraries.oneccl(), hosts=hosts)
     settings = [
         s
