@@ -119,6 +119,22 @@ def test_escapes_and_markup_in_a_log_do_not_come_through():
     assert not any(mark in shown for mark in ("\x1b", "<b>", "\u202e", "\x07"))
 
 
+@pytest.mark.parametrize(
+    "secret", ["hf_abcdefgh1234", "sk-verysecret99", "api_key='hunter2hunter2'", "--api-key hunter2hunter2",
+               "Authorization: Bearer hunter2hunter2", '"token": "hunter2hunter2"', "HF_TOKEN=hunter2hunter2"],
+)  # fmt: skip
+def test_secrets_in_a_log_are_masked(secret):
+    finding = match(f"ERROR ValueError: Unsupported data type of kv cache: fp8_inc, args {secret}")
+    assert finding is not None
+    shown = json.dumps(finding.as_dict())
+    assert "***" in shown and not any(word in shown for word in ("hunter2", "hf_abc", "sk-very"))
+
+
+def test_words_about_tokens_are_no_secrets():
+    finding = match("ERROR ValueError: Unsupported data type of kv cache: fp8_inc, token budget exceeded, 4,224 tokens")
+    assert finding is not None and "***" not in finding.text
+
+
 @pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.one_of(st.text(max_size=200), st.sampled_from([line for line, _ in LINES])), max_size=20))

@@ -15,6 +15,13 @@ _ESCAPES = re.compile(
 _BIDI = "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c\u200b\u200c\u200d\u2060\ufeff"
 _CONTROLS = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029{_BIDI}]")
 _MARKUP = re.compile(r"</?[A-Za-z!][^<>]{0,200}>|\[/?[A-Za-z#@][A-Za-z0-9#@_ ,=./-]{0,80}\]|\[/\]")
+MASK = "***"
+_SECRETS = re.compile(r"\b(?:hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}|eyJ[\w-]{8,}\.[\w.-]+)")
+_NAMED_SECRETS = re.compile(
+    r"(?i)((?:(?:api[-_]?key|token|secret|passw(?:or)?d|authorization)['\"]?\s*[:=]\s*(?:bearer\s+)?)"
+    r"|--(?:api-key|hf-token|token|password)[\s=]+|\bbearer\s+)"
+    r"(?:'[^']+'|\"[^\"]+\"|[^\s'\",;)}\]]{4,})"
+)
 _SPACE = re.compile(r"[ \t\n]+")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 
@@ -22,8 +29,13 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 def clean(text: str, limit: int = 400) -> str:
     """`text` on one line, without control sequences, direction marks or markup, cut at `limit` characters."""
     text = _CONTROLS.sub("", _ESCAPES.sub("", text[: 8 * limit + 4096]))
-    text = _SPACE.sub(" ", _MARKUP.sub("", text)).strip()
+    text = unsecret(_SPACE.sub(" ", _MARKUP.sub("", text)).strip())
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def unsecret(text: str) -> str:
+    """`text` with keys and tokens masked: those of known shape, and what follows a name such as `api_key=`."""
+    return _NAMED_SECRETS.sub(rf"\1{MASK}", _SECRETS.sub(MASK, text))
 
 
 def shown(value: Any, limit: int = 80) -> str:

@@ -7,11 +7,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-MASK = "***"
+from xpu_moe.doctor.text import MASK, unsecret
+
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL|PRIVATE_KEY|AUTH", re.I)
-_SECRET_VALUE = re.compile(
-    r"\b(hf_[A-Za-z0-9]{8,}|sk-[A-Za-z0-9_-]{8,}|gh[pousr]_[A-Za-z0-9]{8,}|eyJ[\w-]{8,}\.[\w.-]+)"
-)
 _URL_USER = re.compile(r"(\w+://)[^/\s:@]+:[^/\s@]+@")
 _HOMES = re.compile(r"/(?:home|Users)/[^/\s:;,'\"]+|/root(?=/|$)")
 _SERIAL = re.compile(r"\bGPU-[0-9a-f]{8}-[0-9a-f-]{20,}", re.I)
@@ -19,7 +17,7 @@ _SERIAL = re.compile(r"\bGPU-[0-9a-f]{8}-[0-9a-f-]{20,}", re.I)
 
 def private(value: str) -> str:
     """A path or value without personal parts: the interpreter's folder is `venv`, a home is `~`."""
-    value = _URL_USER.sub(rf"\1{MASK}@", _SECRET_VALUE.sub(MASK, value))
+    value = _URL_USER.sub(rf"\1{MASK}@", unsecret(value))
     if sys.prefix != "/usr":
         value = value.replace(sys.prefix, "venv")
     try:
