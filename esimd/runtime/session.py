@@ -15,7 +15,7 @@ import torch
 
 from xpu_moe.env import read
 from xpu_moe.esimd.runtime import spirv
-from xpu_moe.esimd.runtime.library import Library, library
+from xpu_moe.esimd.runtime.library import Library, RuntimeFailure, library
 from xpu_moe.esimd.runtime.plan import Plan, install
 from xpu_moe.esimd.runtime.room import KernelMissing, Room
 
@@ -85,9 +85,13 @@ class Session:
 
 @cache
 def for_xpu(index: int) -> Session:
-    """The session of an XPU. Raises LibsyclError, BuildError, RuntimeFailure, or torch's own error."""
-    loaded = ready(library(), "XPU")
-    return Session(loaded, torch.xpu.current_stream(index).sycl_queue, f"xpu:{index}")
+    """The session of an XPU. Raises LibsyclError, BuildError, RuntimeFailure (torch's own reason too)."""
+    loaded = library()
+    try:
+        queue = torch.xpu.current_stream(index).sycl_queue
+    except (AttributeError, AssertionError, RuntimeError) as error:
+        raise RuntimeFailure(f"torch.xpu gives no queue for device {index}: {str(error).splitlines()[0]}") from None
+    return Session(ready(loaded, "XPU"), queue, f"xpu:{index}")
 
 
 def for_opencl_cpu(major: int = 9) -> Session:

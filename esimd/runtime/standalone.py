@@ -27,7 +27,7 @@ _PACKAGES = ("intel-sycl-rt", "intel-opencl-rt", "intel-cmplr-lib-rt", "intel-cm
 def packages(major: int = 9) -> list[str]:
     """The pinned packages of the OpenCL environment for a libsycl major version."""
     release = libsycl.RELEASES[major]
-    return [f"{name}=={release}" for name in _PACKAGES] + (["dpctl==0.22.1", "numpy"] if major == 9 else [])
+    return [f"{name}=={release}" for name in _PACKAGES]
 
 
 def environment(major: int = 9) -> Path:

@@ -23,10 +23,12 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from tests.ops.table import MoeCase, moe_inputs, relative_error
 from xpu_moe import ops
+from xpu_moe.cpu.moe_u4 import activate, dequantize
 from xpu_moe.cpu.moe_u4 import reference as moe_reference
 from xpu_moe.cpu.moe_u4_routed import reference as routed_reference
 from xpu_moe.cpu.qk_rms import reference as rms_reference
 from xpu_moe.cpu.route_sigmoid_topk import route as route_reference
+from xpu_moe.esimd.kernels import launch as shapes
 from xpu_moe.esimd.runtime import libsycl, opencl_probe, operators, session, standalone
 from xpu_moe.esimd.runtime.library import RuntimeFailure
 from xpu_moe.esimd.runtime.moe import Moe, RoutedMoe
@@ -102,8 +104,8 @@ def case_moe_against_float64_and_the_cpu_operator() -> dict:
 
 def case_minimax_shapes_at_tp4_and_tp8() -> dict:
     errors = {}
-    shapes = ((1, 8, 384, 128), (4, 2, 384, 128), (2, 4, 192, 64), (1, 8, 192, 32), (16, 8, 384, 128), (64, 8, 192, 64))
-    for tokens, top_k, inter, group in shapes:
+    sizes = ((1, 8, 384, 128), (4, 2, 384, 128), (2, 4, 192, 64), (1, 8, 192, 32), (16, 8, 384, 128), (64, 8, 192, 64))
+    for tokens, top_k, inter, group in sizes:
         hidden = 3072 if tokens <= 4 else 384  # the float64 truth of many tokens takes long
         case = MoeCase(tokens, 16, top_k, hidden, inter, group)
         given = moe_inputs(case, torch.float16)
@@ -193,6 +195,25 @@ def case_a_duplicated_expert_counts_twice() -> dict:
     error = relative_error(run_moe(case, given), moe_reference(*given.values(), **settings(case)))
     assert error <= 8e-3
     return {"error": error}
+
+
+def case_hidden_vectors_lie_where_the_esimd_kernels_put_them() -> dict:
+    """The workspace after a run is what `launch.hidden_position` says: the kinds of kernels agree on it."""
+    case = MoeCase(2, 8, 2, 256, 128, 64)
+    given = moe_inputs(case, torch.float16)
+    work = poisoned(4 * 2 * 2 * 128, dtype=torch.uint8)
+    out = poisoned(2, 256, dtype=torch.float16)
+    twin(Moe).run(*usm(given).values(), **settings(case), out=out, workspace=work)
+    device().wait()
+    hidden = work.view(torch.float32).view(2, 2, 128)
+    order = [shapes.hidden_position(column) for column in range(128)]
+    assert sorted(order) == list(range(128))
+    for token, slot in product(range(2), range(2)):
+        expert = int(given["topk_ids"][token, slot])
+        weights = dequantize(given["w13"][expert], given["w13_scale"][expert], "u4", torch.float32)
+        truth = activate((weights @ given["x"][token].float())[None], "silu")[0]
+        assert torch.allclose(hidden[token, slot, order], truth, rtol=1e-4, atol=1e-4)
+    return {}
 
 
 def case_runs_are_bit_identical() -> dict:
@@ -457,6 +478,16 @@ def case_esimd_is_refused_on_this_device_with_the_reason() -> dict:
     ))  # fmt: skip
     assert not answer.ok and "vector back end" in answer.reason
     return {"refused": refused}
+
+
+def case_a_torch_without_xpu_is_a_refusal_with_its_reason() -> dict:
+    running()  # libsycl is loaded, and torch has no XPU
+    answer = Moe(ESIMD, session.for_xpu).supports(ops.Case(
+        "moe_u4", "xpu", dtype="float16", hidden_size=256, intermediate_size=128, num_experts=8, top_k=2, group_size=64,
+        nibble="u4", activation="silu",
+    ))  # fmt: skip
+    assert not answer.ok and answer.reason.startswith("torch.xpu gives no queue for device 0: "), answer
+    return {"reason": answer.reason}
 
 
 def case_a_missing_kernel_and_a_stale_one_are_named() -> dict:

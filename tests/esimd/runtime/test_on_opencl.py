@@ -100,9 +100,3 @@ def test_the_same_modules_run_through_the_runtime_of_oneapi_2025():
     found = json.loads(done.stdout.splitlines()[-1])
     assert {name: verdict for name, verdict in found.items() if "failed" in verdict} == {}
     assert found["which_libsycl"] == {"loaded": 8, "built_for": 8}
-
-
-def test_the_committed_twins_are_fresh():
-    from xpu_moe.esimd.twins import build
-
-    assert build.stale() == {}

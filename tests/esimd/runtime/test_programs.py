@@ -13,6 +13,7 @@ from xpu_moe.esimd.kernels import abi
 from xpu_moe.esimd.runtime import programs
 from xpu_moe.esimd.runtime.plan import Argument, Kind, real
 from xpu_moe.esimd.runtime.room import ESIMD, TWINS
+from xpu_moe.esimd.twins import build
 
 MOE = programs.Moe(
     torch.float16, 3072, 384, 256, 8, 128, "u4", "silu", torch.float16, weights_dtype=torch.float32,
@@ -84,3 +85,12 @@ def test_the_twins_source_has_the_abis_argument_names_in_order(family):
     assert found, f"no twin of {family}"
     names = [re.search(r"(\w+)\s*$", part.replace("\\", " ")).group(1) for part in found.group(1).split(",")]
     assert names == [argument.name for argument in abi.SIGNATURES[family]]
+
+
+def test_the_committed_twins_are_fresh():
+    assert build.stale() == {}, "run `python -m xpu_moe.esimd build-twins`"
+
+
+def test_a_changed_source_makes_the_twins_stale(monkeypatch):
+    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-DOTHER"))
+    assert build.stale() == dict.fromkeys(build.MODULES, "the sources changed after it was built")
