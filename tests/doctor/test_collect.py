@@ -25,6 +25,7 @@ from xpu_moe.doctor.facts import Facts
 from xpu_moe.env.registry import find
 from xpu_moe.env.variable import Variable
 
+SERIAL = "f2d1c3e-1111-2222-3333-444455556666"
 SECRETS = {"HF_TOKEN": "hf_abcdefghij0123", "VLLM_API_KEY": "sk-verysecret123", "OPENAI_API_KEY": "sk-other123456",
            "MY_PRIVATE_THING": "x"}  # fmt: skip
 
@@ -144,7 +145,7 @@ def test_a_registered_secret_is_masked(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("value", "want"),
     [("/home/bob/models", "~/models"), ("/Users/bob/x:/root/y", "~/x:~/y"), ("http://u:p@host/x", "http://***@host/x"),
-     ("token hf_abcdefgh1234", "token ***"), ("GPU-8f2d1c3e-1111-2222-3333-444455556666", "GPU")],
+     ("token hf_abcdefgh1234", "token ***"), (f"GPU-8{SERIAL},GPU-9{SERIAL}", "GPU-0,GPU-1")],
 )  # fmt: skip
 def test_personal_parts_are_taken_out(value, want):
     assert private(value) == want

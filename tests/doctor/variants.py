@@ -427,6 +427,7 @@ HEALTHY: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("foreign-names", B70, env(NCCL_P2P_DISABLE="1", VLLM_USE_DEEP_GEMM="0", CUDA_VISIBLE_DEVICES="0,1,2,3")),
     ("vllm-name-known", B70, env(VLLM_LOGGING_LEVEL="DEBUG", VLLM_CACHE_ROOT="/var/cache/vllm")),
     ("tp8-fp8-on-0-32", H200, {**plan(tp=8), "gpus": ..., "peer_access": ..., "python/packages/vllm": "0.32.0"}),
+    ("cards-by-serial", H200, env(CUDA_VISIBLE_DEVICES="GPU-0,GPU-1,GPU-2,GPU-3")),
     ("segments-on-cuda", H200, env(PYTORCH_ALLOC_CONF="expandable_segments:True")),
     ("immediate-off", B70, env(UR_L0_USE_IMMEDIATE_COMMANDLISTS="0")),
     ("ep-for-tp8", H200, {**plan(tp=8, enable_expert_parallel=True), "gpus": ..., "peer_access": ...}),

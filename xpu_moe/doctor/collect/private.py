@@ -12,7 +12,7 @@ from xpu_moe.doctor.text import MASK, unsecret
 _SECRET_NAME = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL|PRIVATE_KEY|AUTH", re.I)
 _URL_USER = re.compile(r"(\w+://)[^/\s:@]+:[^/\s@]+@")
 _HOMES = re.compile(r"/(?:home|Users)/[^/\s:;,'\"]+|/root(?=/|$)")
-_SERIAL = re.compile(r"\bGPU-[0-9a-f]{8}-[0-9a-f-]{20,}", re.I)
+_SERIAL = re.compile(r"\b(GPU|MIG)-[0-9a-f]{8}-[0-9a-f-]{20,}", re.I)
 
 
 def private(value: str) -> str:
@@ -26,7 +26,13 @@ def private(value: str) -> str:
         home = ""
     if len(home) > 1:
         value = value.replace(home, "~")
-    return _SERIAL.sub("GPU", _HOMES.sub("~", value))
+    return _numbered(_HOMES.sub("~", value))
+
+
+def _numbered(value: str) -> str:
+    """Serials of cards (`GPU-8f2d…`) as GPU-0, GPU-1, …: how many and which are equal still shows."""
+    seen: dict[str, str] = {}
+    return _SERIAL.sub(lambda found: seen.setdefault(found.group().lower(), f"{found.group(1)}-{len(seen)}"), value)
 
 
 def is_secret(name: str) -> bool:
