@@ -112,24 +112,35 @@ def runner(
 
     raw_stream, current = torch._C._cuda_getCurrentRawStream, torch._C._cuda_getDevice
 
-    kept: tuple[Routed | None, tuple, tuple] = (None, (), ())  # the last outputs, their addresses and strides
+    # The last outputs, their addresses and strides, and the call for them when all inputs are aligned.
+    kept: tuple[Routed | None, tuple, tuple, Callable[..., None] | None] = (None, (), (), None)
+
+    def remember(out: Routed) -> tuple[Routed, tuple, tuple, Callable[..., None]]:
+        nonlocal kept
+        addresses = tuple(tensor.data_ptr() for tensor in out)
+        strides = (out.x_q.stride(0), *out.x_scale.stride())
+        found = (out, addresses, strides, call_of(0, 0, addresses, strides))
+        kept = found
+        return found
+
+    def call_of(x_at: int, logits_at: int, addresses: tuple, strides: tuple) -> Callable[..., None]:
+        vector = shapes_allow and not (x_at | addresses[2] << 1) & 15 and not strides[0] & 7
+        key = (vector, logits_allow and not logits_at & 15, strides)
+        return calls.get(key) or call_for(key)
 
     def run(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, out: Routed | None = None) -> Routed:
-        nonlocal kept
         if current() != device:
             with torch.cuda.device(device):
                 return run(x, logits, bias, out)
         if out is None:
             out = empty(x, options)
-        last, addresses, strides = kept
-        if out is not last:
-            addresses = tuple(tensor.data_ptr() for tensor in out)
-            strides = (out.x_q.stride(0), *out.x_scale.stride())
-            kept = (out, addresses, strides)
+        known, addresses, strides, call = kept
+        if out is not known or call is None:
+            known, addresses, strides, call = remember(out)
         x_at, logits_at, bias_at = x.data_ptr(), logits.data_ptr(), 0 if bias is None else bias.data_ptr()
-        vector = shapes_allow and not (x_at | addresses[2] << 1) & 15 and not strides[0] & 7
-        key = (vector, logits_allow and not (logits_at | bias_at) & 15, strides)
-        (calls.get(key) or call_for(key))(raw_stream(device), x_at, logits_at, bias_at, *addresses)
+        if (x_at | logits_at | bias_at) & 15:
+            call = call_of(x_at, logits_at | bias_at, addresses, strides)
+        call(raw_stream(device), x_at, logits_at, bias_at, *addresses)
         return out
 
     return run

@@ -94,3 +94,60 @@ def test_without_a_c_compiler_the_reason_is_kept(monkeypatch, private_cache):
     monkeypatch.setattr(fastlaunch.shutil, "which", lambda name: None)
     with pytest.raises(RuntimeError, match="no C compiler"):
         fastlaunch._built()
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """Launches of the route + quant host half on CPU tensors: (build's VECTOR and LOGITS_VECTOR, arguments)."""
+    import torch
+
+    notes: list[tuple] = []
+
+    class Kernel:
+        def __init__(self, unit):
+            self.defines = dict(unit.defines)
+
+        def bind(self, grid, block, **_):
+            return self
+
+        def fixed(self, start, stop, *given):
+            return lambda *changed: notes.append(
+                (self.defines["VECTOR"], self.defines["LOGITS_VECTOR"], changed, given)
+            )
+
+    monkeypatch.setattr(jit, "load", lambda unit, name, signature, device: Kernel(unit))
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 3, raising=False)
+    monkeypatch.setattr(torch._C, "_cuda_getDevice", lambda: None, raising=False)
+    return notes
+
+
+def test_aligned_rows_take_the_vector_build_and_others_the_element_wise_one(recorded):
+    import torch
+
+    from xpu_moe.cuda.route_quant import launch
+    from xpu_moe.ops.route_and_quant_fp8 import Options, empty
+
+    room, logits, bias = torch.zeros(4 * 256 + 8, dtype=torch.bfloat16), torch.zeros(4, 128), torch.zeros(128)
+    aligned, shifted = room[: 4 * 256].view(4, 256), room[1 : 4 * 256 + 1].view(4, 256)
+    options = Options(2)
+    run, out, other = launch.runner(aligned, logits, bias, options), empty(aligned, options), empty(aligned, options)
+    for x, given in ((aligned, out), (shifted, out), (aligned, out), (aligned, other)):
+        assert run(x, logits, bias, given) is given
+    assert [note[:2] for note in recorded] == [(1, 1), (0, 1), (1, 1), (1, 1)]
+    pointers = [note[2] for note in recorded]
+    assert pointers[0] == (3, aligned.data_ptr(), logits.data_ptr(), bias.data_ptr(), *(t.data_ptr() for t in out))
+    assert pointers[1][1] == shifted.data_ptr() and pointers[3][4:] == tuple(t.data_ptr() for t in other)
+
+
+def test_the_fixed_arguments_are_tokens_roles_strides_and_the_factor(recorded):
+    import torch
+
+    from xpu_moe.cuda.route_quant import launch
+    from xpu_moe.ops.route_and_quant_fp8 import Options, empty
+
+    x, logits = torch.zeros(5, 384, dtype=torch.bfloat16)[:, :300], torch.zeros(5, 64)
+    options = Options(2, scale=2.5, scale_layout="column_major")
+    launch.runner(x, logits, None, options)(x, logits, None, empty(x, options))
+    ((vector, logits_vector, changed, given),) = recorded
+    assert (vector, logits_vector, changed[3]) == (0, 0, 0)  # 300 is no multiple of 8; 64 experts are 2 a lane
+    assert given[7:] == (5, 2, 0, 384, 64, 384, 1, 8, 2.5)
