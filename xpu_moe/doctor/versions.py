@@ -1,11 +1,12 @@
-"""Versions as tuples of numbers, and ranges of them (`>=0.31,<0.33`). Enough for the tables; needs no package."""
+"""Versions in facts: are they one, and do they lie in a range (as xpu_moe.env compares them: by series)?"""
 
 from __future__ import annotations
 
 import re
 
-_NUMBERS = re.compile(r"[vV]?(\d{1,9}(?:\.\d{1,9})*)")
-_CLAUSE = re.compile(r"\s*(<=|>=|==|!=|<|>)\s*([\w.+*-]+)\s*\Z")
+from xpu_moe.env.versions import satisfies
+
+_NUMBERS = re.compile(r"[vV]?([0-9]{1,9}(?:\.[0-9]{1,9})*)")
 
 
 def parsed(version: str | None) -> tuple[int, ...] | None:
@@ -15,30 +16,6 @@ def parsed(version: str | None) -> tuple[int, ...] | None:
 
 
 def within(version: str | None, ranges: str) -> bool | None:
-    """Does `version` lie in `ranges`? None when the version is unknown. `==1.2.*` compares the given parts only."""
-    have = parsed(version)
-    if have is None:
-        return None
-    return all(_holds(have, clause) for clause in ranges.split(",") if clause.strip())
-
-
-def _holds(have: tuple[int, ...], clause: str) -> bool:
-    found = _CLAUSE.match(clause)
-    if found is None:
-        raise ValueError(f"version range: got {clause!r}, wanted an operator and a version such as >=0.31")
-    sign, text = found.groups()
-    want = parsed(text) or ()
-    if text.endswith(".*"):
-        same = have[: len(want)] == want
-        return same if sign == "==" else not same
-    width = max(len(have), len(want))
-    left = have + (0,) * (width - len(have))
-    right = want + (0,) * (width - len(want))
-    return {
-        "<": left < right,
-        "<=": left <= right,
-        ">": left > right,
-        ">=": left >= right,
-        "==": left == right,
-        "!=": left != right,
-    }[sign]
+    """Does `version` lie in `ranges` (`>=0.31,<0.33`)? None when it is unknown. `==2022.1` holds for 2022.1.2."""
+    found = parsed(version)
+    return None if found is None else satisfies(".".join(map(str, found)), ranges)

@@ -13,7 +13,7 @@ GIB = 1 << 30
 _TIGHT = 0.8  # share of a card that weights take before a display matters
 _SLACK = 512 << 20  # contexts, kernels and one block of KV: the least beside the weights
 # GuC firmware that is implicated in engine resets (vllm#55425, hotschmoe/b70_ai_things)
-_BAD_GUC = (("==70.58.*", "70.72.1 or 70.54.0, or kernel 7.1, cured reports"),)
+_BAD_GUC = (("==70.58", "70.72.1 or 70.54.0, or kernel 7.1, cured reports"),)
 
 
 def _intel(context: Context) -> Iterator[Gpu]:

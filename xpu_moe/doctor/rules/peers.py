@@ -59,7 +59,7 @@ def _bare(context: Context) -> bool:
         and setting(context) == "0"
         and env.get("CCL_ENABLE_SYCL_KERNELS") != "0"
         and not any(name in env for name in _SIMPLE)
-        and context.has("oneccl", ">2021.14.99")
+        and context.has("oneccl", ">2021.14")
     )
 
 
