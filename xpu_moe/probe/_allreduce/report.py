@@ -40,7 +40,7 @@ class Result:
             "algorithm": self.algorithm,
             "world": self.plan.world,
             "rows": self.rows,
-            "projection": projection(self.rows),
+            "projection": projection(self.rows) if self.plan.world > 1 else None,
             "verdict": self.verdict,
             "says": self.says,
             "stuck": self.stuck,
@@ -114,7 +114,7 @@ def text(result: Result) -> str:
         lines.append(f"env        {setting['name']}={setting['value']} ({setting['origin']})")
     lines += ["", *_table(result.rows), ""]
     ahead = projection(result.rows)
-    if ahead is not None:
+    if ahead is not None and result.plan.world > 1:
         parts = " + ".join(f"{p['calls']} x {p['us']} us ({p['bytes']} B)" for p in ahead["parts"])
         lines.append(
             f"a decoded token makes {ahead['calls']} of them: {parts} = {ahead['ms_per_token']} ms, which alone allows "
