@@ -28,9 +28,12 @@ def folder(*parts: str) -> Path:
 
 
 def location(*parts: str) -> Path:
-    """Where `folder(*parts)` is; nothing is made or checked."""
+    """Where `folder(*parts)` is; nothing is made or checked. Raises UnsafeCache where there is no home folder."""
     chosen = read.text("XPU_MOE_CACHE")
-    root = Path(chosen) if chosen else Path(read.text("XDG_CACHE_HOME") or Path.home() / ".cache") / "xpu_moe"
+    try:
+        root = Path(chosen) if chosen else Path(read.text("XDG_CACHE_HOME") or Path.home() / ".cache") / "xpu_moe"
+    except RuntimeError:  # a user id without a home, as some containers give
+        raise UnsafeCache("cache folder: this user has no home folder; set XPU_MOE_CACHE to a folder") from None
     return root.expanduser().absolute().joinpath(*parts)
 
 

@@ -48,7 +48,8 @@ class Launcher:
     def start(self, *arguments: str, mode: str = "", **environ: str) -> subprocess.Popen:
         given = {**self.environ, "STUB_MODE": mode, **environ}
         command = [sys.executable, "-P", "-m", "xpu_moe.launch", "--port", str(self.port), *arguments]
-        child = subprocess.Popen(command, env=given, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "errors": "surrogateescape"}
+        child = subprocess.Popen(command, env=given, **pipes)
         self.started.append(child)
         return child
 

@@ -189,6 +189,42 @@ def test_canary_on_demand(launcher, checkpoint):
 
 
 @pytest.mark.slow
+def test_a_path_that_is_no_text(launcher, checkpoint, tmp_path):
+    folder = os.fsdecode(os.fsencode(tmp_path) + b"/m\xff\xfe")
+    os.symlink(checkpoint, folder)
+    done = launcher.run(f"--model={folder}", "--dry-run")
+    assert done.returncode == OK and "Traceback" not in done.stderr, done.stderr
+    done = launcher.run(f"--model={folder}", "--check", "--json")
+    assert done.returncode == OK, done.stderr
+    assert launcher.told()["argv"][1] == folder
+
+
+@pytest.mark.slow
+def test_without_a_place_for_the_cache_one_line_says_so(launcher, checkpoint):
+    done = launcher.run("--model", str(checkpoint), "--check", XPU_MOE_CACHE="/proc/no/such/place")
+    assert done.returncode == 3 and "set XPU_MOE_CACHE" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.slow
+def test_a_missing_vllm_is_an_engine_failure_with_its_name(launcher, checkpoint):
+    done = launcher.run("--model", str(checkpoint), "--check", XPU_MOE_VLLM="/no/such/vllm")
+    assert done.returncode == ENGINE and "/no/such/vllm: No such file" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_reader_that_goes_away_does_not_stop_the_server(launcher, checkpoint):
+    """`serve … | head -1` and a closed terminal: the streams are gone, the server serves on."""
+    child = launcher.start("--model", str(checkpoint))
+    until_ready(child)
+    assert child.stdout and child.stderr
+    child.stdout.close()
+    child.stderr.close()
+    assert launcher.run("--canary").returncode == OK
+    child.send_signal(signal.SIGTERM)
+    assert child.wait(15) == INTERRUPTED
+
+
+@pytest.mark.slow
 def test_systemd_hears_ready_after_the_canary(launcher, checkpoint, tmp_path):
     import socket
 

@@ -42,3 +42,29 @@ def test_a_server_that_serves_never_stalls():
     for minute in range(5):
         watch.feed(SHM, minute)
     assert watch.stalled(10**6) is None
+
+
+def test_a_machine_without_shared_memory(tmp_path):
+    from xpu_moe.launch.shm import Ledger
+
+    ledger = Ledger(tmp_path / "missing")
+    ledger.record([1, 10**9])
+    assert ledger.remove() == []
+
+
+def test_a_file_that_was_replaced_is_somebody_elses(tmp_path):
+    import mmap
+    import os
+
+    from xpu_moe.launch.shm import Ledger
+
+    ledger = Ledger(tmp_path)
+    for name in ("ours", "replaced"):
+        (tmp_path / name).write_bytes(b"x" * 4096)
+    with open(tmp_path / "ours", "r+b") as one, open(tmp_path / "replaced", "r+b") as two:
+        maps = [mmap.mmap(file.fileno(), 4096) for file in (one, two)]
+        ledger.record([os.getpid()])
+        (tmp_path / "other").write_bytes(b"y")
+        os.replace(tmp_path / "other", tmp_path / "replaced")
+        assert ledger.remove() == ["ours"]
+        assert (tmp_path / "replaced").exists() and len(maps) == 2

@@ -16,7 +16,7 @@ from xpu_moe import cache
 from xpu_moe.env import read
 from xpu_moe.launch import args, detect, main, secrets
 from xpu_moe.launch.args import Arguments
-from xpu_moe.launch.console import Console
+from xpu_moe.launch.console import Console, tolerant_streams
 from xpu_moe.launch.environment import inherited
 from xpu_moe.launch.errors import ENVIRONMENT, INTERRUPTED, OK, USAGE, Interrupted, LaunchError
 from xpu_moe.launch.install import execute, interpreters, recipes, steps
@@ -25,6 +25,7 @@ from xpu_moe.launch.run import interruptible
 
 def start(argv: Sequence[str], project: Path) -> int:
     """Replaces this process with the launcher in its environment; returns only where nothing has to be launched."""
+    tolerant_streams()
     environ = inherited()
     console = Console(secrets.Masker([*secrets.of_environment(environ), *secrets.of_arguments(argv)]))
     try:

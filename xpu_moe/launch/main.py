@@ -13,7 +13,7 @@ from xpu_moe import cache
 from xpu_moe.env import read
 from xpu_moe.launch import args, build, canary, container, demo, detect, folders, named, preflight, secrets, systemd
 from xpu_moe.launch.args import Arguments
-from xpu_moe.launch.console import Console
+from xpu_moe.launch.console import Console, tolerant_streams
 from xpu_moe.launch.environment import inherited
 from xpu_moe.launch.errors import CANARY, ENVIRONMENT, INTERRUPTED, OK, USAGE, Interrupted, LaunchError
 from xpu_moe.launch.model import Model, check, check_split
@@ -26,6 +26,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 def main(argv: Sequence[str]) -> int:
     """Launch; returns the exit code (see errors.py). Everything that goes wrong is one line on stderr."""
+    tolerant_streams()
     environ = inherited()
     masker = secrets.Masker([*secrets.of_environment(environ), *secrets.of_arguments(argv)])
     console = Console(masker)
@@ -73,7 +74,8 @@ def _main(arguments: Arguments, argv: list[str], environ: Mapping[str, str], con
     run = Run(plan, folder, console, environ)
     code = run.serve(check=arguments.check, findings=findings)
     summary = run.summary(code)
-    (folder / "summary.json").write_text(console.masker.text(json.dumps(summary, indent=1)), encoding="utf-8")
+    with contextlib.suppress(OSError):  # a full disk does not change how the run went
+        (folder / "summary.json").write_text(console.masker.text(json.dumps(summary, indent=1)), encoding="utf-8")
     if arguments.json:
         console.out(json.dumps(summary))
     if code not in (OK, INTERRUPTED):

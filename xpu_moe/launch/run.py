@@ -28,14 +28,18 @@ _REAL_WIDTH = 1024  # hidden_size; the demo has 256, MiniMax-M2 3072
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP raise Interrupted inside; later ones are ignored, so that the end is not cut short."""
+    """SIGINT, SIGTERM and SIGHUP raise Interrupted inside; later ones are ignored, so that the end is not cut short.
+
+    A SIGHUP that is ignored already (nohup) stays so.
+    """
+    heeded = [n for n in _SIGNALS if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
 
     def raise_once(number: int, _frame: object) -> None:
         for other in _SIGNALS:
             signal.signal(other, signal.SIG_IGN)
         raise Interrupted(signal.Signals(number).name)
 
-    before = {number: signal.signal(number, raise_once) for number in _SIGNALS}
+    before = {number: signal.signal(number, raise_once) for number in heeded}
     try:
         yield
     finally:
