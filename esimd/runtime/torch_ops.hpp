@@ -32,9 +32,11 @@ inline std::atomic<sycl::queue*> standalone_queue{nullptr};  // for tensors of t
 
 inline sycl::queue& torch_queue(int32_t device_index) {
   using Get = AOTITorchError (*)(int32_t, void**);
-  static const Get get = [] {
-    void* library = dlopen("libtorch_xpu.so", RTLD_NOW | RTLD_NOLOAD);
-    return reinterpret_cast<Get>(dlsym(library ? library : RTLD_DEFAULT, "aoti_torch_get_current_xpu_stream"));
+  static const Get get = []() -> Get {  // only an XPU build of torch has it, and torch's libraries are loaded locally
+    for (const char* name : {"libtorch_xpu.so", "libtorch_cpu.so", "libtorch.so"})
+      if (void* library = dlopen(name, RTLD_NOW | RTLD_NOLOAD))
+        if (void* found = dlsym(library, "aoti_torch_get_current_xpu_stream")) return reinterpret_cast<Get>(found);
+    return nullptr;
   }();
   if (!get) fail("this torch has no aoti_torch_get_current_xpu_stream: wanted an XPU build of torch 2.7 or newer");
   void* queue = nullptr;
