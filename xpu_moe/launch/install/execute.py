@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -29,9 +30,10 @@ STATE = "xpu_moe.json"
 
 
 def key(plan: Sequence[Step], project: Path) -> str:
-    """What decides the content of an environment: the commands, the interpreter's version, our requirements."""
+    """What decides the content of an environment: the commands, the interpreter's version, what we declare."""
+    declared = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
     parts = [json.dumps(step.argv + step.otherwise) for step in plan]
-    parts += [str(sys.version_info[:2]), (project / "pyproject.toml").read_text(encoding="utf-8")]
+    parts += [str(sys.version_info[:2]), json.dumps(declared["project"], sort_keys=True)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
 
