@@ -31,6 +31,21 @@ def close(communicator: Any) -> None:
     _forget()
 
 
+def algorithms(communicator: Any, dtype: Any, count: int) -> dict[str, Any]:
+    """Name -> callable (x, out) of every all-reduce kernel whose slots hold `count` values; to measure thresholds."""
+    from xpu_moe.cuda.collectives import arena, launch
+
+    found = arena.find(communicator.name)
+    if found is None:
+        return {}
+    total = launch.vectors(count, dtype.itemsize)
+    fits = [
+        name for name in (launch.ONE_SHOT, launch.TWO_SHOT)
+        if launch.slot_bytes_needed(name, total, found.world_size) <= found.slot_bytes
+    ]  # fmt: skip
+    return {name: launch.all_reduce(found, name, dtype, count) for name in fits}
+
+
 def soak(communicator: Any, meet: Any, replays: int) -> dict[str, Any]:
     """`replays` checked all-reduces with changing data (collective): what went wrong, and the first and last times."""
     from xpu_moe.cuda.collectives import replay

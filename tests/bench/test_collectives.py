@@ -64,6 +64,15 @@ def test_ranks_that_do_not_end_are_stopped_at_the_limit(capsys):
 
 @pytest.mark.slow
 def test_a_rank_that_fails_ends_the_others(capsys):
-    job = {"kind": "cpu", "world": 2, "sizes": [8], "tokens": [1], "dtype": "no_such_dtype", "rounds": 1, "replays": 0}
+    job = {
+        "kind": "cpu",
+        "world": 2,
+        "sizes": [8],
+        "tokens": [1],
+        "dtype": "no_such_dtype",
+        "rounds": 1,
+        "replays": 0,
+        "sweep": False,
+    }
     _, _, code = collectives.run_ranks(job, 60.0)
     assert code == 1 and "ranks ended with" in capsys.readouterr().err

@@ -144,6 +144,24 @@ class AllReduce(Case):
         return all_reduce_selection(self.x, self.bench.who)
 
 
+class Algorithm(AllReduce):
+    """One kernel of the device's room, whatever the table says: for measuring the table's thresholds."""
+
+    def __init__(
+        self, bench: Bench, size: int, name: str, kernel: Callable[[torch.Tensor, torch.Tensor], object]
+    ) -> None:
+        super().__init__(bench, size, "not timed in a sweep")
+        self.name, self.kernel = name, kernel
+
+    def call(self) -> object:
+        self.outputs = (torch.empty_like(self.x),)
+        self.kernel(self.x, self.outputs[0])
+        return self.outputs
+
+    def timed(self) -> object:
+        return self.kernel(self.x, self.x)
+
+
 class QkRms(Case):
     """`allreduce_qk_rms` on M tokens; the rival is partial kernel, library all-reduce, apply kernel."""
 

@@ -142,6 +142,9 @@ class Bench:
 
 def rows(bench: Bench) -> Iterator[Row]:
     """Every case of the job."""
+    if bench.job.get("sweep"):
+        yield from sweep(bench)
+        return
     pool = cases.symmetric_pool(bench, max(bench.job["sizes"]))
     for size in bench.job["sizes"]:
         yield bench.row(cases.AllReduce(bench, size, pool))
@@ -149,6 +152,15 @@ def rows(bench: Bench) -> Iterator[Row]:
         yield bench.row(cases.QkRms(bench, tokens))
     for tokens in bench.job["tokens"]:
         yield bench.row(cases.AddRms(bench, tokens))
+
+
+def sweep(bench: Bench) -> Iterator[Row]:
+    """Every kernel of the device's room at every size, whatever the table says."""
+    room = peers.room(bench.who)
+    for size in bench.job["sizes"]:
+        made = room.algorithms(bench.who, bench.dtype, size // bench.dtype.itemsize) if room else {}
+        for name, kernel in made.items():
+            yield bench.row(cases.Algorithm(bench, size, name, kernel))
 
 
 def _library(kind: str) -> str:

@@ -34,6 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--tokens", default="1,4,16", help="M of the fused forms, comma separated")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--replays", type=int, default=0, help="checked all-reduces with changing data (cuda)")
+    parser.add_argument("--sweep", action="store_true", help="every kernel at every size: what the table is made from")
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds before the ranks are ended")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, the table on stderr")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also write a PNG")
@@ -60,6 +61,7 @@ def main(argv: Sequence[str]) -> int:
         "dtype": arguments.dtype,
         "rounds": arguments.rounds,
         "replays": arguments.replays,
+        "sweep": arguments.sweep,
     }
     rows, about, code = run_ranks(job, arguments.timeout)
     return code or _finish(
