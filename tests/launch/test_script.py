@@ -94,6 +94,15 @@ def test_the_environment_names_of_the_field(bare, tmp_path):
 
 
 @pytest.mark.slow
+def test_strange_paths_pass_through_the_shell_script(bare, tmp_path):
+    for name in ("with spaces", 'it\'s "q"', "$(touch INJECTED)`id`", "two\nlines", "-dash"):
+        mini = folder(tmp_path / "models" / name)
+        done = bare(f"--model={mini}", "--dry-run", "--json")
+        assert json.loads(done.stdout)["command"][2] == str(mini), done.stderr
+    assert not list(tmp_path.rglob("INJECTED"))
+
+
+@pytest.mark.slow
 def test_plans_make_nothing(bare, tmp_path):
     before = everything(tmp_path)
     for argument in ("--dry-run", "--install-plan", "--print-container", "--print-systemd"):

@@ -59,7 +59,7 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument("--print-systemd", action="store_true", help="print a systemd user unit")
     what.add_argument(
         "--preflight", choices=("auto", "quick", "deep"), default="auto",
-        help="deep asks each card and vLLM itself in a child (<= 30 s); auto: deep where there are cards",
+        help="deep asks each card and vLLM itself in a child (<= 30 s); auto: with cards or named parsers",
     )  # fmt: skip
     what.add_argument("--force", action="store_true", help="go on where the preflight found errors")
     what.add_argument("--device", choices=("xpu", "cuda", "cpu"), help="default: the best that this machine has")

@@ -69,7 +69,7 @@ def _main(arguments: Arguments, argv: list[str], environ: Mapping[str, str], con
         return _print(arguments, argv, plan, console)
     for note in plan.notes:
         console.say(f"note: {note}")
-    deep = arguments.preflight == "deep" or (arguments.preflight == "auto" and device.kind != "cpu")
+    deep = preflight.is_deep(plan, arguments.preflight)
     findings = preflight.run(plan, plan.child_environment(environ), console, force=arguments.force, deep=deep)
     run = Run(plan, folder, console, environ)
     code = run.serve(check=arguments.check, findings=findings)

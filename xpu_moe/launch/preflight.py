@@ -33,3 +33,9 @@ def run(
     if errors:
         console.say(f"preflight: --force: going on although {len(errors)} errors were found")
     return findings
+
+
+def is_deep(plan: LaunchPlan, wanted: str) -> bool:
+    """Whether the child of `--deep` is worth its seconds: where there are cards, or parsers that the user named."""
+    named = any(plan.settings[name].origin.startswith("flag") for name in ("tool_call_parser", "reasoning_parser"))
+    return wanted == "deep" or (wanted == "auto" and (plan.device.kind != "cpu" or named))
