@@ -99,6 +99,21 @@ def test_no_accelerator_is_said(capsys, monkeypatch):
     assert "wanted a multiple of 4" in capsys.readouterr().err
 
 
+def test_the_fabric_of_torch_moves_every_word(monkeypatch):
+    """Torch's own devices stand in for cards: the same calls as on CUDA and XPU."""
+    import torch
+
+    from xpu_moe.probe._p2p.fabric import TorchFabric
+
+    monkeypatch.setattr(torch.cpu, "Stream", lambda device: torch.cpu.current_stream())
+    with pytest.raises(LookupError, match="cannot ask cpu devices for peer access"):
+        TorchFabric("cpu", (0, 1)).reachable(0, 1)
+    monkeypatch.setattr(torch.cpu, "can_device_access_peer", lambda source, target: source < target, raising=False)
+    found = pairs(TorchFabric("cpu", (0, 1)))
+    assert all(p.intact and p.gb_per_s > 0 for p in found.values())
+    assert found[0, 1].reachable and not found[1, 0].reachable
+
+
 def test_a_fabric_that_cannot_be_reached_is_an_error():
     with pytest.raises(LookupError, match="no way to cuda cards"):
         import torch
