@@ -62,7 +62,19 @@ def test_a_made_up_machine(tmp_path):
 def test_what_is_collected_is_schema_1(tmp_path):
     found = collect(plan={"tp": 1}, environ={}, root=machine(tmp_path))
     assert found["schema"] == 1
-    assert set(found) <= {"schema", "os", "gpus", "peer_access", "libraries", "python", "env", "model", "plan", "probe"}
+    assert set(found) <= {
+        "schema",
+        "os",
+        "gpus",
+        "peer_access",
+        "libraries",
+        "python",
+        "env",
+        "model",
+        "plan",
+        "probe",
+        "paths_missing",
+    }
     allowed = {*healthy(B70)["os"], "dri_access"}
     assert set(found["os"]) <= allowed and set(found["gpus"][0]) <= set(healthy(B70)["gpus"][0])
 
@@ -133,6 +145,12 @@ def test_only_registered_names_and_no_secrets(tmp_path):
         assert len(secret) < 3 or secret not in text
     assert "alice" not in text and "SOME_UNKNOWN" not in text and "CCL_UNKNOWN_THING" not in text
     assert found["env"]["CCL_ALLREDUCE"] == "topo" and found["env"]["CCL_ROOT"] == "~/oneapi"
+
+
+def test_a_stale_folder_is_told(tmp_path):
+    (tmp_path / "there").mkdir()
+    environ = {"FI_PROVIDER_PATH": "/gone/prov", "CCL_KERNEL_PATH": "/there"}
+    assert collect(environ=environ, root=tmp_path)["paths_missing"] == ["FI_PROVIDER_PATH"]
 
 
 def test_a_registered_secret_is_masked(tmp_path, monkeypatch):

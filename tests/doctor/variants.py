@@ -258,6 +258,12 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], str, str], ...] = (
     ("driver-too-old", B70, {"libraries/3/version": "26.05.37020"}, "warn", "libraries"),
     ("torch-of-cuda", B70, {"python/packages/torch": "2.11.0+cu130"}, "error", "python.packages.torch"),
     ("sourced-oneapi", B70, env(CCL_ROOT="/opt/intel/oneapi/ccl/2022.0"), "warn", "env.CCL_ROOT"),
+    ("foreign-providers", B70, env(FI_PROVIDER_PATH="/opt/intel/oneapi/mpi/2021.10/libfabric/lib/prov"), "warn",
+     "env.FI_PROVIDER_PATH"),
+    ("stale-providers", B70, {**env(FI_PROVIDER_PATH="/old/prov"), "paths_missing": ["FI_PROVIDER_PATH"]}, "error",
+     "env.FI_PROVIDER_PATH"),
+    ("foreign-kernels", B70, env(CCL_KERNEL_PATH="/opt/intel/oneapi/ccl/2022.0/lib/ccl/kernels/"), "warn",
+     "env.CCL_KERNEL_PATH"),
     ("foreign-path", B70, env(LD_LIBRARY_PATH="/opt/intel/oneapi/compiler/2026.0/lib"), "warn", "env.LD_LIBRARY_PATH"),
     ("foreign-loader", B70, env(CCL_ZE_LIBRARY_PATH="/opt/lib/libze_loader.so.1"), "warn", "env.CCL_ZE_LIBRARY_PATH"),
     # graphs ----------------------------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ class Facts:
     plan: Plan | None = None
     parsers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     probe_p2p: str | None = None
+    paths_missing: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, raw: Any) -> Facts:
@@ -47,6 +48,7 @@ class Facts:
             model=reading.model(top.get("model")),
             plan=reading.plan(top.get("plan")),
             parsers=reading.parsers(python.get("parsers")),
+            paths_missing=reading.names(top.get("paths_missing")),
             probe_p2p=reading.text(reading.mapping(top.get("probe")).get("p2p")),
         )
 

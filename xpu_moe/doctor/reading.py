@@ -165,6 +165,11 @@ def versions(raw: Any) -> Mapping[str, str] | None:
     return {name: version for name, version in pairs if version is not None}
 
 
+def names(raw: Any) -> tuple[str, ...]:
+    """Names of variables."""
+    return tuple(n for n in raw[:1000] if isinstance(n, str) and is_name(n)) if isinstance(raw, list) else ()
+
+
 def env(raw: Any) -> Mapping[str, str] | None:
     """Variables by name: names that are no names, and values that are no text or number, are left out."""
     if not isinstance(raw, dict):

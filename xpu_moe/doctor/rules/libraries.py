@@ -159,6 +159,24 @@ def _roots(context: Context) -> list[Hit]:
     return hits
 
 
+def _foreign_parts(context: Context) -> list[Hit]:
+    """Plug-ins or kernels of an installed oneAPI for a oneCCL that comes from elsewhere."""
+    library = context.facts.library("libccl")
+    hits: list[Hit] = []
+    for name in ("FI_PROVIDER_PATH", "CCL_KERNEL_PATH"):
+        value = context.facts.value(name) or ""
+        known = context.xpu and library is not None and library.path and "oneapi" in value.lower()
+        if known and library is not None and "oneapi" not in (library.path or "").lower():
+            hits.append({"name": name, "value": shown(value), "have": library.path})
+    return hits
+
+
+def _gone(context: Context) -> list[Hit]:
+    """Variables whose folder was looked for and is not there."""
+    env = context.facts.env or {}
+    return [{"name": name, "value": shown(env[name])} for name in context.facts.paths_missing if name in env]
+
+
 def _under(path: str, root: str) -> bool:
     return path.strip("/").startswith(root.strip("/") + "/")
 
@@ -250,6 +268,20 @@ RULE = Rule(
             "It pairs oneCCL's kernels with a foreign library and leads to two generations: {value}.",
             "unset {quoted}",
             "oneCCL source; vllm-project/vllm#49924", _roots,
+        ),
+        Row(
+            "library.foreign-parts", "warn", "env.{name}",
+            "{name} belongs to another oneCCL",
+            "{value} has parts of an installed oneAPI, the oneCCL in use is {have}: no provider, or foreign kernels.",
+            "unset {name}",
+            "libfabric documentation; oneCCL source", _foreign_parts,
+        ),
+        Row(
+            "library.path-gone", "error", "env.{name}",
+            "{name} names a folder that is not there",
+            "{value}: what should be found in it is missing, so the start fails.",
+            "unset {name}",
+            "libfabric documentation; oneCCL source", _gone,
         ),
         Row(
             "library.search-path", "warn", "env.{name}",
