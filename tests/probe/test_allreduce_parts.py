@@ -237,6 +237,22 @@ def test_a_file_of_a_rank_is_removed_and_a_stranger_survives(private_cache, shar
             process.communicate()
 
 
+def test_a_file_named_after_a_rank_is_removed_unless_somebody_holds_it(private_cache, shared):
+    prints = Footprint()
+    rank = subprocess.Popen(["sleep", "60"])
+    try:
+        free, held = shared(f"free-{rank.pid}"), shared(f"held-{rank.pid}")
+        free.write_bytes(b"made and closed")
+        stranger = holder(held)
+        prints.observe([rank.pid])
+        assert prints.remove() == [free.name]
+        assert held.exists() and not free.exists()
+        stranger.communicate()
+    finally:
+        rank.kill()
+        rank.wait()
+
+
 def test_a_name_that_was_taken_by_another_file_survives(private_cache, shared):
     path = shared("reused")
     prints = Footprint()

@@ -28,6 +28,7 @@ class Footprint:
     def __init__(self) -> None:
         self._before = _listing()
         self._ours: dict[str, int] = {}
+        self._guessed: dict[str, int] = {}  # named after a rank, seen with none: removed only when nobody holds it
         self.folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self._record: Path | None = None
         with contextlib.suppress(cache.UnsafeCache, OSError):
@@ -43,13 +44,14 @@ class Footprint:
                     self._ours[name] = inode
         for name, inode in _listing().items():  # made and closed between two looks: the name says whose it is
             if name not in self._before and name not in self._ours and _names_a_pid(name, pids):
-                self._ours[name] = inode
+                self._guessed[name] = inode
         if len(self._ours) != known:
             self._write()
 
     def remove(self) -> list[str]:
         """Remove everything of this run; returns the names of shared-memory files that were removed."""
-        gone = _unlink(self._ours)
+        guessed = {name: inode for name, inode in self._guessed.items() if _mine_and_free(name)}
+        gone = _unlink({**guessed, **self._ours})
         shutil.rmtree(self.folder, ignore_errors=True)
         if self._record is not None:
             self._record.unlink(missing_ok=True)
@@ -111,8 +113,9 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def _shared(pid: int) -> Iterable[tuple[str, int]]:
-    for each in descendants(pid):
+def _shared(pid: int, below: bool = True) -> Iterable[tuple[str, int]]:
+    """(name, inode) of the files under /dev/shm that a process, and those below it, has mapped or open."""
+    for each in descendants(pid) if below else [pid]:
         with contextlib.suppress(OSError):
             for line in Path(f"/proc/{each}/maps").read_text(errors="replace").splitlines():
                 if "/dev/shm/" in line:
@@ -124,6 +127,17 @@ def _shared(pid: int) -> Iterable[tuple[str, int]]:
                     target = os.readlink(fd)
                     if target.startswith("/dev/shm/"):
                         yield _name(target), fd.stat().st_ino
+
+
+def _mine_and_free(name: str) -> bool:
+    """Whether a file under /dev/shm is this user's and no process has it mapped or open."""
+    try:
+        if (SHM / name).stat().st_uid != os.geteuid():
+            return False
+    except OSError:
+        return False
+    pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+    return not any(name == held for pid in pids for held, _ in _shared(pid, below=False))
 
 
 def _name(path: str) -> str:
