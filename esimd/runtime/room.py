@@ -19,7 +19,7 @@ class KernelMissing(RuntimeError):
     """A module or a kernel is not where it should be, or the device cannot run it; the message says what to do."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a key of caches on the hot road: hashed by identity
 class Room:
     """Kernels of one kind: launch shapes, a folder of SPIR-V modules, what they ask of a device and of its driver.
 

@@ -436,6 +436,35 @@ def case_a_captured_graph_sees_new_inputs_and_never_a_freed_workspace() -> dict:
     return {}
 
 
+def case_dynamo_takes_a_bound_layer_into_one_graph() -> dict:
+    """What torch.compile sees of a layer: one node, its plan a constant, no break; two sizes of M, one result each."""
+    case = MoeCase(2, 8, 2, 256, 128, 64)
+    held = usm(moe_inputs(case, torch.float16))
+    bound = twin(Moe).bind(
+        held["w13"], held["w13_scale"], held["w2"], held["w2_scale"], nibble="u4", group_size=64, top_k=2,
+        dtype=torch.float16,
+    )  # fmt: skip
+    work, seen = poisoned(1 << 14, dtype=torch.uint8), []
+
+    def keep(graph, _):
+        seen.append([str(node.target) for node in graph.graph.nodes if node.op == "call_function"])
+        return graph.forward
+
+    def layer(x, weights, ids, out):
+        bound(x, weights, ids, out, work)
+        return out
+
+    compiled = torch.compile(layer, fullgraph=True, backend=keep, dynamic=True)
+    for tokens in (2, 1):
+        given = {name: held[name][:tokens] for name in ("x", "topk_weights", "topk_ids")}
+        out = poisoned(2, 256, dtype=torch.float16)[:tokens]
+        compiled(*given.values(), out)
+        device().wait()
+        assert torch.equal(out, run_moe(replace(case, tokens=tokens), dict(held) | given))
+    assert all(targets == ["xpu_moe.launch_moe_u4.default"] for targets in seen), seen
+    return {"graphs": len(seen)}
+
+
 def case_the_c_implementation_is_there_for_xpu_tensors() -> dict:
     session.ready(device().library, "XPU")
     for name in operators.NAMES:
