@@ -27,7 +27,7 @@ class Row:
 KIB, MIB = 1 << 10, 1 << 20
 _ASSUMED = "assumed, not measured"
 _TWO_H200 = (
-    "2 x H200, 2026-11-29, graph, us of the slowest rank: 6 KiB 2.2 (NCCL 14), 2 MiB 10 (34), 16 MiB 52 (80), where "
+    "2 x H200, 2026-11-29, graph, us of the slowest rank: 6 KiB 2.2 (NCCL 8 to 15), 2 MiB 10 (34), 16 MiB 52 (80), where "
     "the slots end; two trips lose at every size (2 MiB 12.5)"
 )
 TABLE: tuple[Row, ...] = (

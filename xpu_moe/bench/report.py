@@ -124,6 +124,7 @@ def plot(rows: Sequence[Row], path: Path, title: str) -> None:
         if row.floor_us:
             axes.plot([row.floor_us] * 2, [i - height / 2, i + 0.8 - height / 2], color="black", linewidth=1.5)
     axes.set_yticks([i + 0.4 - height / 2 for i in range(len(rows))], [f"{row.name} {row.shape}" for row in rows])
+    axes.margins(y=0.01)
     axes.invert_yaxis()
     axes.set_xscale("log")
     axes.set_xlabel("us a call (bar: median; black line: byte floor)")
