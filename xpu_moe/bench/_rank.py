@@ -16,8 +16,8 @@ from xpu_moe.bench.report import Row
 from xpu_moe.comm import group as groups
 from xpu_moe.comm import peers
 
-# Clock ticks a node for which the device is held back: some 20 us. A library's nodes carry 4 KiB of arguments, and a slow
-# host would otherwise be what is timed.
+# Clock ticks a node for which the device is held back: some 20 us. A library's nodes carry 4 KiB of arguments, and a
+# slow host would otherwise be what is timed.
 _HEAD_START = 40_000
 _CALLS = ((1 << 19, 100), (4 << 20, 40), (32 << 20, 12))  # (bytes up to, calls in one graph); above: 4
 
