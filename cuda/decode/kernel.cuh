@@ -4,7 +4,7 @@
 //   consumers  phase 1: a unit (8 gate rows + 8 up rows of one expert) against its tokens, k split over the warps
 //              phase 2: the out rows of this block: a warp takes one block of 128 k of one expert, all of the rows,
 //              and adds weight * W2 h to its own partial sums; in the end the block adds those and stores out
-//   finishers  two warps: add the consumers' parts of a unit, activate, store h (bf16) to global memory
+//   finishers  three warps: add the consumers' parts of a unit, activate, store h (bf16) to global memory
 //
 // Every block sorts the routes for itself, so two tokens that share an expert read it once and no launch comes before.
 // h is its own flag: 0 is "not there yet" (a pair of zeros is stored as (-0, -0)), the two buffers alternate by launch,
@@ -373,20 +373,20 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         if (thread == THREADS - 1) s.routes.parity = take_parity(p);
         sort_in_a_block(s.routes, p, thread);
     }
-    if (warp == PRODUCER) {
-        stamp(p, 9, PRODUCER * 32);
-        produce(s.routes, p, work_of(s.routes.distinct), ring, lane);
-        stamp(p, 10, PRODUCER * 32);
-        return;
-    }
     stamp(p, 2);
-    let_successor_start();
     const Work work = work_of(s.routes.distinct);
-    u16* const h = (u16*)(state + 256 + s.routes.parity * half);
-    if (warp >= FINISHER) {
-        finish(s, work, h, warp - FINISHER, lane);
+    if (warp >= CONSUMERS) {
+        if (warp == PRODUCER) {
+            stamp(p, 9, PRODUCER * 32);
+            produce(s.routes, p, work, ring, lane);
+            stamp(p, 10, PRODUCER * 32);
+        } else {
+            finish(s, work, (u16*)(state + 256 + s.routes.parity * half), warp - FINISHER, lane);
+        }
         return;
     }
+    u16* const h = (u16*)(state + 256 + s.routes.parity * half);
+    let_successor_start();
     consume_units(s, p, work, ring, warp, lane);
     stamp(p, 4);
     clear_old(p, s.routes.parity, thread);

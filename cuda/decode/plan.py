@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 
 CONSUMERS = {4: 12, 16: 12, 64: 12}  # MAX_M -> warps that compute (their partial sums are what limits them)
-OTHERS = 3  # a producer and two finishers
+OTHERS = 4  # a producer and three finishers
 PARTIALS = 2
 DEPTH = {4: 2, 8: 2}  # bits -> stages under way at once
 BLOCK_SHARED = 227 << 10  # bytes of shared memory one block may take on sm_90

@@ -7,6 +7,7 @@ constexpr int ROUTES = MAX_M * TOP_K;
 constexpr bool ONE_WARP = ROUTES <= 32;  // a lane a route: no barrier among warps
 
 struct Routes {
+    int parity;  // apart from `distinct`: the producer reads that one without waiting for this one
     u64 mask[ONE_WARP ? 1 : E];              // tokens that want an expert
     float raw_weight[ONE_WARP ? 1 : ROUTES];
     int id[ONE_WARP ? 1 : ROUTES];
@@ -15,7 +16,7 @@ struct Routes {
     int scan[THREADS / 32 + 1];
     u16 token[ROUTES];
     u16 expert[ROUTES < E ? ROUTES : E];
-    int distinct, parity;
+    int distinct;
 };
 
 DEVICE int route_id(const Arguments& p, int i) {

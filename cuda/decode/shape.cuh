@@ -6,7 +6,7 @@
 #pragma once
 #include "ptx.cuh"
 
-constexpr int FINISHERS = 2;
+constexpr int FINISHERS = 3;
 constexpr int PRODUCER = CONSUMERS, FINISHER = CONSUMERS + 1;  // warp numbers
 constexpr int CONSUMER_THREADS = CONSUMERS * 32;
 constexpr int THREADS = CONSUMER_THREADS + 32 + FINISHERS * 32;
