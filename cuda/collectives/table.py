@@ -27,8 +27,8 @@ class Row:
 KIB, MIB = 1 << 10, 1 << 20
 _ASSUMED = "assumed, not measured"
 _TWO_H200 = (
-    "2 x H200, 2026-11-29, graph, us of the slowest rank: 6 KiB 2.2 (NCCL 8 to 15), 2 MiB 10 (34), 16 MiB 52 (80), where "
-    "the slots end; two trips lose at every size (2 MiB 12.5)"
+    "2 x H200, 2026-11-29, graph, us of the slowest rank: 6 KiB 2.2 (NCCL 8 to 15), 2 MiB 10 (34), 16 MiB 52 (80), "
+    "where the slots end; two trips lose at every size (2 MiB 12.5)"
 )
 TABLE: tuple[Row, ...] = (
     Row("sm_90", 2, 16 * MIB, 0, 2048, 2 * MIB, _TWO_H200),

@@ -18,6 +18,9 @@ _TOKENS = tuple(sorted({max(1, (1 << power) + off) for power in range(13) for of
 
 def rows(setting: Setting) -> Iterator[Row]:
     """`extra.ratio` is the median of (one launch) / (two launches); `errors.slower` is 1 where it exceeds 1.02."""
+    if setting.kind == "cpu":
+        setting.say("route_quant_pair: a CPU has no launches to save")
+        return
     options = Options(TOP_K)
     for tokens in setting.sizes(_TOKENS, (1, 2)):
         sets = [inputs(setting.kind, tokens, options, setting.seed + i) for i in range(set_count(tokens))]
