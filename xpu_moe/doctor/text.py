@@ -23,6 +23,7 @@ _NAMED_SECRETS = re.compile(
     r"(?:'[^']+'|\"[^\"]+\"|[^\s'\",;)}\]]{4,})"
 )
 _SPACE = re.compile(r"[ \t\n]+")
+_DIGITS = re.compile(r"[0-9]{1,18}\Z")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 
 
@@ -46,6 +47,11 @@ def shown(value: Any, limit: int = 80) -> str:
 def quoted(value: Any) -> str:
     """A foreign value for a command that people paste into a shell."""
     return shlex.quote(clean(str(value), 200))
+
+
+def is_number(text: str) -> bool:
+    """Is this a whole number of a size that anything has? `²` is a digit to Python, and no number to int()."""
+    return _DIGITS.match(text) is not None
 
 
 def is_name(text: str) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from xpu_moe.doctor.facts import Facts, Gpu, Model, Os, Plan
+from xpu_moe.doctor.text import is_number
 from xpu_moe.doctor.versions import within
 from xpu_moe.plan.cards import Card, card_of
 from xpu_moe.plan.shapes import Shapes, shapes_of
@@ -71,7 +72,7 @@ class Context:
         mask = self.facts.value("CUDA_VISIBLE_DEVICES" if self.cuda else "ZE_AFFINITY_MASK")
         if mask:
             wanted = [part.split(".")[0] for part in mask.replace(" ", "").split(",")]
-            if all(w.isdigit() and len(w) < 5 and int(w) < len(gpus) for w in wanted):
+            if all(is_number(w) and int(w) < len(gpus) for w in wanted):
                 gpus = tuple(gpus[int(w)] for w in dict.fromkeys(wanted))
         world = self.facts.world
         return gpus[:world] if world else gpus

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xpu_moe.doctor.rules.base import Context, Row, Rule
+from xpu_moe.doctor.text import is_number
 from xpu_moe.env.parse import interpret
 
 _NAME = "CCL_TOPO_P2P_ACCESS"
@@ -72,7 +73,7 @@ def _small(context: Context) -> list[dict[str, Any]]:
     hits = []
     for name in _SIMPLE:
         value = context.facts.value(name)
-        if value and value.isdigit() and len(value) < 19 and int(value) < need:
+        if value and is_number(value) and int(value) < need:
             hits.append({"name": name, "value": value, "need": need})
     return hits
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from xpu_moe.doctor.rules.base import Context, Row, Rule
-from xpu_moe.doctor.text import shown
+from xpu_moe.doctor.text import is_number, shown
 
 Hit = dict[str, Any]
 _BACKENDS = ("level_zero", "opencl", "cuda", "hip", "native_cpu", "*")
@@ -31,7 +31,7 @@ def _mask(context: Context, name: str) -> Hit | None:
         return None  # empty counts as unset there
     roots = [part.split(".")[0] for part in parts]
     uuids = name == "CUDA_VISIBLE_DEVICES" and any(part.upper().startswith(("GPU-", "MIG-")) for part in parts)
-    if not uuids and not all(root.isdigit() and len(root) < 5 for root in roots):
+    if not uuids and not all(is_number(root) for root in roots):
         return {**hit, "says": "It is a list of device numbers."}
     if len(set(parts)) < len(parts):
         return {**hit, "says": "A device stands in it twice."}
@@ -88,7 +88,7 @@ def selected(value: str, visible: int | None, world: int | None) -> str:
         for device in devices.split(","):
             if device in ("*", "gpu"):
                 every = every or backend in ("level_zero", "*")
-            elif device.split(".")[0].isdigit():
+            elif is_number(device.split(".")[0]):
                 if backend in ("level_zero", "*"):
                     chosen.add(device.split(".")[0])
             elif device not in ("cpu", "fpga", "acc"):
@@ -116,7 +116,7 @@ def _taken_away(terms: Iterable[str]) -> set[str] | None:
             parts = devices.split(",")
             if "*" in parts or "gpu" in parts:
                 return None
-            gone.update(part for part in parts if part.isdigit() and len(part) < 5)
+            gone.update(part for part in parts if is_number(part))
     return gone
 
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from xpu_moe.doctor.rules.base import Context, Row, Rule
-from xpu_moe.doctor.text import shown
+from xpu_moe.doctor.text import is_number, shown
 
 # providers of oneCCL's bundled libfabric, and those that only sit on another one (libfabric documentation)
 _BUNDLED = frozenset({"tcp", "sockets", "psm3", "psm2", "verbs", "mlx", "efa", "net"})
@@ -64,7 +64,7 @@ def _launcher(context: Context) -> bool:
 def _local_size(context: Context) -> dict[str, Any] | None:
     value, world = context.facts.value("CCL_LOCAL_SIZE"), context.facts.world
     launcher = (context.facts.value("CCL_PROCESS_LAUNCHER") or "").lower()
-    if launcher != "none" or not context.xpu or not world or not value or not value.isdigit() or len(value) > 9:
+    if launcher != "none" or not context.xpu or not world or not value or not is_number(value):
         return None
     return {"value": value, "world": world} if int(value) != world else None
 
