@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from xpu_moe.bench._means import Means
 from xpu_moe.cpu.qk_rms import reference as qk_truth
 from xpu_moe.ops import qk_rms
 from xpu_moe.ops.all_reduce import all_reduce
@@ -16,9 +17,6 @@ from xpu_moe.ops.all_reduce_add_rms import all_reduce_add_rms
 from xpu_moe.ops.all_reduce_add_rms import selection as add_rms_selection
 from xpu_moe.ops.contract import Selection
 from xpu_moe.ops.qk_rms import selection as qk_selection
-
-if TYPE_CHECKING:
-    from xpu_moe.bench._rank import Bench
 
 EPS = 1e-6
 HIDDEN, Q_WIDTH, K_WIDTH, HEAD = 3072, 6144, 1024, 128  # MiniMax-M2, all ranks together
@@ -79,7 +77,7 @@ def integers(count: int, rank: int, turn: int, dtype: torch.dtype, device: torch
     return ((places * 7 + rank * 13 + turn * 5) % 17 - 8).to(dtype)
 
 
-def symmetric_pool(bench: Bench, size: int) -> Any:
+def symmetric_pool(bench: Means, size: int) -> Any:
     """Torch's symmetric memory for the rival, or a sentence where there is none."""
     if bench.kind != "cuda":
         return f"not on {bench.kind}"
@@ -100,7 +98,7 @@ class AllReduce(Case):
 
     name = "all_reduce"
 
-    def __init__(self, bench: Bench, size: int, pool: Any) -> None:
+    def __init__(self, bench: Means, size: int, pool: Any) -> None:
         self.bench, self.size, self.pool = bench, size, pool
         self.shape = f"{size} B {bench.job['dtype']}"
         count = max(1, size // bench.dtype.itemsize)
@@ -148,7 +146,7 @@ class Algorithm(AllReduce):
     """One kernel of the device's room, whatever the table says: for measuring the table's thresholds."""
 
     def __init__(
-        self, bench: Bench, size: int, name: str, kernel: Callable[[torch.Tensor, torch.Tensor], object]
+        self, bench: Means, size: int, name: str, kernel: Callable[[torch.Tensor, torch.Tensor], object]
     ) -> None:
         super().__init__(bench, size, "not timed in a sweep")
         self.name, self.kernel = name, kernel
@@ -167,7 +165,7 @@ class QkRms(Case):
 
     name = "allreduce_qk_rms"
 
-    def __init__(self, bench: Bench, tokens: int) -> None:
+    def __init__(self, bench: Means, tokens: int) -> None:
         self.bench, self.tokens, self.size = bench, tokens, 8 * tokens
         world, self.device = bench.who.world_size, bench.device
         self.q_size, self.k_size = max(HEAD, Q_WIDTH // world), max(HEAD, K_WIDTH // world)
@@ -233,7 +231,7 @@ class AddRms(Case):
 
     name = "all_reduce_add_rms"
 
-    def __init__(self, bench: Bench, tokens: int) -> None:
+    def __init__(self, bench: Means, tokens: int) -> None:
         self.bench, self.tokens = bench, tokens
         self.shape = f"M {tokens} H {HIDDEN}"
         self.x = torch.zeros(tokens, HIDDEN, dtype=bench.dtype, device=bench.device)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from xpu_moe.bench import _collective_cases as cases
 from xpu_moe.bench import timing
+from xpu_moe.bench._means import Means
 from xpu_moe.bench.report import Row
 from xpu_moe.comm import group as groups
 from xpu_moe.comm import peers
@@ -22,34 +23,8 @@ _HEAD_START = 40_000
 _CALLS = ((1 << 19, 100), (4 << 20, 40), (32 << 20, 12))  # (bytes up to, calls in one graph); above: 4
 
 
-class Bench:
-    """The rank's means: who it is, how it times, what all ranks agree on."""
-
-    def __init__(self, job: dict[str, Any], communicator: groups.Communicator) -> None:
-        self.job, self.who = job, communicator
-        self.kind = job["kind"]
-        self.rounds = job["rounds"]
-        self.dtype = getattr(torch, job["dtype"])
-        self.device = torch.device(self.kind, communicator.rank) if self.kind != "cpu" else torch.device("cpu")
-
-    def slowest(self, found: timing.Timing) -> timing.Timing:
-        """The figures of the slowest rank."""
-        figures = torch.tensor([found.us, found.low, found.high], dtype=torch.float64, device=self.device)
-        dist.all_reduce(figures, op=dist.ReduceOp.MAX)
-        us, low, high = figures.tolist()
-        return timing.Timing(us, low, high, found.rounds, found.calls, found.method)
-
-    def worst(self, value: float) -> float:
-        """The largest of a figure over the ranks."""
-        figure = torch.tensor([value], dtype=torch.float64, device=self.device)
-        dist.all_reduce(figure, op=dist.ReduceOp.MAX)
-        return figure.item()
-
-    def meet(self) -> None:
-        """All ranks, devices idle."""
-        timing.synchronize(self.kind)
-        self.who.barrier()
-        timing.synchronize(self.kind)
+class Bench(Means):
+    """How a rank checks and times a case."""
 
     def capture(self, call: timing.Call, count: int) -> Any:
         """A CUDA graph of `count` calls."""
