@@ -20,7 +20,7 @@ _COMMON = ("-std=c++17", "-w", "-DXPU_MOE_HOST", "-pthread")
 LIBRARY = "library"
 KINDS: dict[str, tuple[str, ...]] = {
     LIBRARY: ("-O2", "-fPIC", "-shared", "-Wl,-z,defs"),
-    "plain": ("-O2",),
+    "plain": ("-O0",),  # small cases: what counts is the compiler's time
     "address": ("-O1", "-g", "-DXPU_MOE_HOST_THREADS", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "thread": ("-O1", "-g", "-DXPU_MOE_HOST_THREADS", "-fsanitize=thread"),
     # every load and store of the compiled code, not only messages: shows a plain dereference in a kernel
@@ -51,7 +51,7 @@ def build(module: Module, kind: str = LIBRARY, kernels: Path = instances.FOLDER)
     clang = programs.find("clang")
     main = "library.cpp" if kind == LIBRARY else "driver.cpp"
     source = instances.source(module) + f'#include "{main}"\n'
-    flags = [*_COMMON, *KINDS[kind], *(_wide() if kind in (LIBRARY, "plain") else ())]
+    flags = [*_COMMON, *KINDS[kind], *(_wide() if kind == LIBRARY else ())]
     digest = hashlib.sha256("\0".join([source, *flags, clang.version, *programs.COMPILER]).encode())
     for folder in (kernels, FOLDER):
         for header in sorted([*folder.glob("*.hpp"), *folder.glob("*.cpp")]):
