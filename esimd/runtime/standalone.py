@@ -7,7 +7,6 @@ run, the ESIMD kernels cannot. For tests and probes only; a process that has tor
 from __future__ import annotations
 
 import ctypes as C
-import os
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -78,9 +77,8 @@ def _start(major: int) -> Standalone:
     found = libsycl.loaded()
     if found is None:
         root = environment(major)
-        if not read.text("OCL_ICD_FILENAMES"):
-            # The wheel's .icd file holds a placeholder path; without this there are no devices and no error.
-            os.environ["OCL_ICD_FILENAMES"] = str(root / "lib" / "libintelocl.so")
+        # The wheel's .icd file holds a placeholder path; without this there are no devices and no error.
+        read.export("OCL_ICD_FILENAMES", str(root / "lib" / "libintelocl.so"))
         C.CDLL(str(root / "lib" / f"libsycl.so.{major}"), mode=C.RTLD_GLOBAL)
     elif found.major != major:
         raise libsycl.LibsyclError(f"libsycl: got {found.path}, wanted libsycl.so.{major} for the OpenCL CPU device")
