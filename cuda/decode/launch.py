@@ -65,6 +65,54 @@ def warm(shape: Shape, tokens: int, device: int) -> None:
             _kernel(shape, size, device)
 
 
+class Bound:
+    """A layer's weights bound to the kernels: what is left to do in a call is a few checks and one launch.
+
+    `weights` are (w13, w13_scale, w2, w2_scale) in the order that the kernel reads, contiguous on one card. For eager
+    decoding without an operator's checks; under a graph there is nothing to gain.
+    """
+
+    def __init__(self, shape: Shape, weights: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
+        for name, tensor in zip(("w13", "w13_scale", "w2", "w2_scale"), weights):
+            checks.require(tensor.is_contiguous(), name, f"strides {tuple(tensor.stride())}", "contiguous")
+        self.shape, self.weights = shape, weights
+        self.device = weights[0].device.index
+        self._pointers = tuple(tensor.data_ptr() for tensor in weights)
+        self._kernels: dict[int, tuple[Plan, jit.Kernel, torch.Tensor]] = {}
+
+    def __call__(
+        self,
+        x: torch.Tensor,
+        x_scale: torch.Tensor | None,
+        topk_weights: torch.Tensor,
+        topk_ids: torch.Tensor,
+        out: torch.Tensor,
+        *,
+        programmatic: bool = True,
+    ) -> torch.Tensor:
+        """One launch on torch's current stream. x rows may be strided by whole 16 bytes (else x is copied)."""
+        tokens = x.shape[0]
+        if tokens == 0:
+            return out
+        if x.stride(1) != 1 or x.stride(0) * x.element_size() % 16 or x.data_ptr() % 16:
+            x = x.contiguous()
+        for name, tensor in (("topk_weights", topk_weights), ("topk_ids", topk_ids)):
+            checks.require(tensor.is_contiguous(), name, tensor.stride(), "contiguous")
+        checks.require(out.stride(1) == 1, "out.stride(1)", out.stride(1), 1)
+        size = bucket(tokens)
+        if size not in self._kernels:
+            self._kernels[size] = _kernel(self.shape, size, self.device)
+        chosen, kernel, state = self._kernels[size]
+        scale = (0, 0, 0) if x_scale is None else (x_scale.data_ptr(), x_scale.stride(0), x_scale.stride(1))
+        kernel.launch(
+            (chosen.blocks,), (chosen.threads,),
+            x.data_ptr(), scale[0], *self._pointers, topk_ids.data_ptr(), topk_weights.data_ptr(), out.data_ptr(),
+            state.data_ptr(), chosen.state_half, tokens, x.stride(0), scale[1], scale[2], out.stride(0),
+            stream=jit.stream(self.device), shared=chosen.shared_bytes, programmatic=programmatic,
+        )  # fmt: skip
+        return out
+
+
 def run(
     shape: Shape,
     x: torch.Tensor,
@@ -76,26 +124,7 @@ def run(
     *,
     programmatic: bool = True,
 ) -> torch.Tensor:
-    """One launch on torch's current stream. x rows may be strided by whole 16 bytes."""
-    tokens = x.shape[0]
-    if tokens == 0:
+    """One launch for weights that are not bound."""
+    if x.shape[0] == 0:
         return out
-    device = x.device.index
-    if x.stride(1) != 1 or x.stride(0) * x.element_size() % 16 or x.data_ptr() % 16:
-        x = x.contiguous()
-    for name, tensor in (("topk_weights", topk_weights), ("topk_ids", topk_ids), ("w13", weights[0])):
-        checks.require(tensor.is_contiguous(), name, f"strides {tuple(tensor.stride())}", "contiguous")
-    checks.require(out.stride(1) == 1, "out.stride(1)", out.stride(1), 1)
-    chosen, kernel, state = _kernel(shape, bucket(tokens), device)
-    w13, s13, w2, s2 = weights
-    scale_pointer, scale_token, scale_group = 0, 0, 0
-    if x_scale is not None:
-        scale_pointer, scale_token, scale_group = x_scale.data_ptr(), x_scale.stride(0), x_scale.stride(1)
-    kernel.launch(
-        (chosen.blocks,), (chosen.threads,),
-        x.data_ptr(), scale_pointer, w13.data_ptr(), s13.data_ptr(), w2.data_ptr(), s2.data_ptr(),
-        topk_ids.data_ptr(), topk_weights.data_ptr(), out.data_ptr(), state.data_ptr(), chosen.state_half,
-        tokens, x.stride(0), scale_token, scale_group, out.stride(0),
-        stream=jit.stream(device), shared=chosen.shared_bytes, programmatic=programmatic,
-    )  # fmt: skip
-    return out
+    return Bound(shape, weights)(x, x_scale, topk_weights, topk_ids, out, programmatic=programmatic)

@@ -52,7 +52,7 @@ def test_refusals_name_the_size():
     for change, words in (
         ({"hidden_size": 3000}, "hidden_size 3000: wanted a multiple of 128"),
         ({"intermediate_size": 192}, "intermediate_size 192: wanted a multiple of 128"),
-        ({"num_experts": 500}, "num_experts 500: at most 480"),
+        ({"num_experts": 600}, "num_experts 600: at most 512"),
         ({"group_size": 16}, "group_size 16: wanted 32, 64 or 128"),
         ({"intermediate_size": 2048}, "intermediate_size 2048: at most 1536"),
     ):
