@@ -18,7 +18,7 @@ from xpu_moe.env import read
 
 CASES = Path(__file__).with_name("opencl_cases.py")
 NAMES = re.findall(r"^def case_(\w+)\(", CASES.read_text(), re.M)
-# Our own host code a layer (launches left out): the bound, with room for a machine that others use too.
+# Our own host code a layer (launches left out): the bound, with room for a machine that others use too.
 HOST_US, SLACK = 10.0, 2.0
 
 pytestmark = pytest.mark.slow
