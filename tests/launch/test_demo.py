@@ -58,29 +58,16 @@ def test_demo_check(demo):
     assert summary["timings"]["stop"] < 10
     for words in ("preflight:", "phase load", "phase canary", "stopped in"):
         assert words in err
-    assert not os.listdir("/dev/shm") or summary["settings"]["tp"]["value"] == 1
 
 
 @pytest.mark.slow
 @pytest.mark.soak
 @pytest.mark.vllm
 @pytest.mark.timeout(900)
-def test_two_ranks_answer_as_one_and_leave_no_shared_memory(demo):
-    first, _ = check(demo)
+@pytest.mark.parametrize(("number", "tp"), [(signal.SIGINT, "1"), (signal.SIGKILL, "2")])
+def test_a_serving_demo_ends_with_all_that_it_started(demo, number, tp):
     before = set(os.listdir("/dev/shm"))
-    second, _ = check(demo, "--tp", "2")
-    assert second["serving"]["world_size"] == 2
-    assert all(abs(a - b) < 0.05 for a, b in zip(first["logprobs"][:1], second["logprobs"][:1]))
-    assert set(os.listdir("/dev/shm")) <= before
-
-
-@pytest.mark.slow
-@pytest.mark.soak
-@pytest.mark.vllm
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_a_serving_demo_ends_with_all_that_it_started(demo, number):
-    child = demo()
+    child = demo("--tp", tp)
     assert child.stdout is not None
     for line in child.stdout:
         if line.startswith("curl"):
@@ -94,6 +81,8 @@ def test_a_serving_demo_ends_with_all_that_it_started(demo, number):
         _, err, seconds = end(child, number)
         assert child.returncode == 130 and seconds < 10, err
         assert not any(alive(pid) for pid in below)
+    left = set(os.listdir("/dev/shm")) - before
+    assert not [name for name in left if any(name.startswith(kind) for kind in ("psm_", "vllm_dist_", "sem.mp-"))]
 
 
 @pytest.mark.slow
