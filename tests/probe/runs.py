@@ -63,7 +63,7 @@ class Run:
         left = [f"process {pid}" for pid in marked(self.mark)]
         left += [str(path) for path in self.temporary.glob("xpu_moe-probe-*")]
         records = Path(self.environ.get("XPU_MOE_CACHE", self.folder / "none")) / "probe-runs"
-        left += [str(path) for path in records.glob("*.json")]
+        left += [str(path) for path in records.glob(f"{self.process.pid}-*.json")]
         return left
 
     def where(self, phase: str, limit_s: float = 60.0) -> None:
