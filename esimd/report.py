@@ -18,7 +18,7 @@ HELP = "registers, spills, messages and issue slots of the shipped kernels; exit
 
 def collect(device: str, keep: Path | None, record: bool, with_rival: bool) -> dict:
     """The whole report as one JSON-able object; "failures" is empty when every bound holds."""
-    kernels = gates.compile_all(device, keep)
+    kernels = gates.compile_all(device) if keep is None else gates.compile_all(device, keep)
     failures = gates.check_threads()
     for module in instances.modules().values():
         for instance in module.instances:
