@@ -19,7 +19,6 @@ def probe(shape: Any, call: Any) -> dict[str, Any]:
 
     Raises ToolEnvironmentError, BuildError, RuntimeFailure, KernelMissing.
     """
-    from xpu_moe.probe.moe_call import verdict
 
     running, device = session.for_opencl_cpu(), standalone.start()
     backend = (RoutedMoe if shape.routed else Moe)(TWINS, lambda index: running)
@@ -36,7 +35,7 @@ def probe(shape: Any, call: Any) -> dict[str, Any]:
 
     once()
     device.wait()
-    checked = verdict(out, call.truth(), shape.dtype)
+    checked = call.verdict(out)
     host, submit = host_us(device, once), submit_us(device, once)
     found = require_loaded()
     return {

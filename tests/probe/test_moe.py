@@ -15,13 +15,13 @@ from xpu_moe.cpu.moe_u4 import GroupedByExpert
 from xpu_moe.env import read
 from xpu_moe.ops import contract
 from xpu_moe.ops.contract import Support
-from xpu_moe.probe import moe, moe_call
+from xpu_moe.probe import moe, moe_call, moe_shape
 
 SMALL = [
     "--device", "cpu", "--hidden-size", "256", "--intermediate-size", "512", "--tp", "4", "--num-experts", "16",
     "--top-k", "4", "--group-size", "64", "--rounds", "1",
 ]  # fmt: skip
-SHAPE = moe.Shape(3, 256, 512, 4, 16, 4, 64, "float16", "u4", "silu", False)
+SHAPE = moe_shape.Shape(3, 256, 512, 4, 16, 4, 64, "float16", "u4", "silu", False)
 
 
 def run(capsys, *extra: str) -> tuple[int, dict]:

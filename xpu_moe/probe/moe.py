@@ -12,37 +12,15 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+
+from xpu_moe.probe.moe_shape import TOLERANCE, Shape
 
 HELP = "INT4 MoE layer of this device: numbers against float64, us, GB/s, share of the memory's bandwidth"
 
 OK, WRONG, CANNOT = 0, 1, 2
 # flag -> the module of the Intel room whose `probe(shape, call)` serves it: {"ok", "error", "tolerance", "lines", …}
 _SOURCES = {"emulate": "xpu_moe.esimd.runtime.emulate_probe", "opencl": "xpu_moe.esimd.runtime.opencl_probe"}
-# ||out - truth|| / ||truth||: float32 accumulation, one rounding of the output.
-TOLERANCE = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-5}
-
-
-@dataclass(frozen=True)
-class Shape:
-    """One layer's call. `intermediate_size` is the whole model's, divided by `tp` for the rank that is measured."""
-
-    tokens: int
-    hidden_size: int
-    intermediate_size: int
-    tp: int
-    num_experts: int
-    top_k: int
-    group_size: int
-    dtype: str
-    nibble: str
-    activation: str
-    routed: bool
-
-    @property
-    def inter(self) -> int:
-        """Of the rank."""
-        return self.intermediate_size // self.tp
 
 
 def parser() -> argparse.ArgumentParser:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -19,9 +19,7 @@ from xpu_moe.ops.contract import Case, NoBackend, Selection, backends, select
 from xpu_moe.ops.moe_u4 import GROUP_SIZES
 from xpu_moe.ops.moe_u4 import case_of as moe_case
 from xpu_moe.ops.moe_u4_routed import case_of as routed_case
-
-if TYPE_CHECKING:
-    from xpu_moe.probe.moe import Shape
+from xpu_moe.probe.moe_shape import TOLERANCE, Shape
 
 # Sets of routes that the timing goes through, and its rounds: a CPU takes its time.
 ROUTINGS = {"cpu": 4, "xpu": 16, "cuda": 16}
@@ -66,6 +64,10 @@ class Call:
     x: torch.Tensor
     weights: dict[str, torch.Tensor]
     routes: list[tuple[torch.Tensor, torch.Tensor]]
+
+    def verdict(self, got: torch.Tensor) -> dict[str, Any]:
+        """How `got` compares with the truth: {"ok", "error", "tolerance"}."""
+        return verdict(got, self.truth(), self.shape.dtype)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -181,8 +183,6 @@ def relative_error(got: torch.Tensor, truth: torch.Tensor) -> float:
 
 
 def verdict(got: torch.Tensor, truth: torch.Tensor, dtype: str) -> dict[str, Any]:
-    from xpu_moe.probe.moe import TOLERANCE
-
     error = relative_error(got, truth)
     return {"ok": error <= TOLERANCE[dtype], "error": error, "tolerance": TOLERANCE[dtype]}
 
