@@ -94,6 +94,9 @@ class Bound:
         tokens = x.shape[0]
         if tokens == 0:
             return out
+        if self.device is not None and torch.cuda.current_device() != self.device:
+            with torch.cuda.device(self.device):
+                return self(x, x_scale, topk_weights, topk_ids, out, programmatic=programmatic)
         if x.stride(1) != 1 or x.stride(0) * x.element_size() % 16 or x.data_ptr() % 16:
             x = x.contiguous()
         for name, tensor in (("topk_weights", topk_weights), ("topk_ids", topk_ids)):

@@ -86,7 +86,8 @@ def layout(tokens: int, top_k: int, experts: int, hidden: int, inter: int, block
     ):
         starts.append(at)
         at += -(-size // 256) * 256
-    return Layout(*starts, at, count)
+    counts, tile_end, ranks, slots, h, y = starts
+    return Layout(counts, tile_end, ranks, slots, h, y, at, count)
 
 
 def workspace_bytes(case: Case) -> int:
