@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 
 from xpu_moe.cuda import compiler
@@ -13,7 +15,7 @@ from xpu_moe.ops.activation import is_gated
 from xpu_moe.ops.contract import Case, Support
 
 ARCHITECTURES = ("sm_90",)  # where the kernels were run
-_MULTIPROCESSORS = 132  # of H100, H200 and H800 SXM: what `supports` plans for on a machine without the card
+_SXM = 132  # multiprocessors of H100, H200 and H800 SXM: what `supports` plans for on a machine without the card
 _FLOATS = ("bfloat16", "float16")
 
 
@@ -23,6 +25,11 @@ def shape_of(case: Case, bits: int, scale: str = "float16", wide_ids: bool = Fal
         bits, case.hidden_size, case.intermediate_size, case.num_experts, case.top_k, case.group_size or 128,
         case.activation, is_gated(case.activation), case.dtype, scale, case.weights_dtype, wide_ids,
     )  # fmt: skip
+
+
+@cache
+def _multiprocessors() -> int:
+    return torch.cuda.get_device_properties(0).multi_processor_count if torch.cuda.is_available() else _SXM
 
 
 def _refusal(case: Case, bits: int) -> str | None:
@@ -35,7 +42,7 @@ def _refusal(case: Case, bits: int) -> str | None:
     if case.tokens > MAX_TOKENS:
         return f"tokens {case.tokens}: at most {MAX_TOKENS} (above, a grouped product is faster)"
     try:
-        plan(shape_of(case, bits), bucket(case.tokens), _MULTIPROCESSORS)
+        plan(shape_of(case, bits), bucket(case.tokens), _multiprocessors())
     except NoPlan as error:
         return str(error)
     if not compiler.available():
