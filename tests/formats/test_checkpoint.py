@@ -29,8 +29,8 @@ def dequantized(weights, expert: int) -> tuple[torch.Tensor, torch.Tensor]:
     from xpu_moe.cpu.moe_u4 import dequantize
 
     return (
-        dequantize(weights.w13[expert], weights.w13_scale[expert], "u4", torch.float32),
-        dequantize(weights.w2[expert], weights.w2_scale[expert], "u4", torch.float32),
+        dequantize(weights.w13[expert], weights.w13_scale[expert], "u4"),
+        dequantize(weights.w2[expert], weights.w2_scale[expert], "u4"),
     )
 
 

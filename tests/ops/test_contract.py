@@ -35,6 +35,7 @@ def room(monkeypatch):
     """Two backends that refuse and two that serve, in this order, on the CPU."""
     offered = (Stub("first", "group 48"), Stub("second"), Stub("third"), Stub("fourth", "no card"))
     monkeypatch.setattr(contract, "backends", lambda device, op: offered if op == "stub" else ())
+    monkeypatch.setattr(contract, "offered", lambda device: (*offered, Stub("of another operator")))
     select.cache_clear()
     yield offered
     select.cache_clear()
@@ -61,6 +62,15 @@ def test_an_explicit_backend_is_taken_or_is_an_error(room):
 def test_the_environment_may_name_the_backend(room, monkeypatch):
     monkeypatch.setenv("XPU_MOE_BACKEND", "first")
     with pytest.raises(NoBackend, match="group 48"):
+        select(CASE)
+
+
+def test_the_environments_name_speaks_to_the_operators_that_have_it(room, monkeypatch):
+    monkeypatch.setenv("XPU_MOE_BACKEND", "of another operator")
+    assert select(CASE).name == "second"
+    select.cache_clear()
+    monkeypatch.setenv("XPU_MOE_BACKEND", "of nobody")
+    with pytest.raises(NoBackend, match="'of nobody' cannot serve.*unknown for stub"):
         select(CASE)
 
 

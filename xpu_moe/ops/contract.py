@@ -89,6 +89,8 @@ class Backend(Protocol):
 
     A backend may have `rank(case) -> int` (0 where it has none): the lowest rank is asked first, equal ranks in written
     order. So a table can move a backend behind the others for some cases without refusing it when it is named.
+    It may name the order of bytes that it reads in `layout` ("n_major" where it names none), and have
+    `bind(selection, …)` -> a call for one layer with all of this decided, for roads on which microseconds count.
     """
 
     name: str
@@ -134,9 +136,15 @@ class NoBackend(RuntimeError):
 
 @cache
 def backends(device: str, op: str) -> tuple[Backend, ...]:
-    """The backends of one operator on a device kind, in written order. Loads that kind's rooms, and no other."""
+    """The backends of one operator on a device kind, in written order."""
     if device not in ROOMS:
         raise ValueError(f"device: got {device!r}, wanted one of {', '.join(sorted(ROOMS))}")
+    return tuple(backend for backend in offered(device) if backend.op == op)
+
+
+@cache
+def offered(device: str) -> tuple[Backend, ...]:
+    """Every backend of a device kind. Loads that kind's rooms, and no other."""
     found: list[Backend] = []
     for room in ROOMS[device]:
         try:
@@ -145,8 +153,19 @@ def backends(device: str, op: str) -> tuple[Backend, ...]:
             if error.name is not None and not room.startswith(error.name):
                 raise  # the room is there and something that it needs is not: say so, do not hide it
             continue
-        found += [backend for backend in module.BACKENDS if backend.op == op]
+        found += module.BACKENDS
     return tuple(found)
+
+
+def _asked(case: Case, backend: str | None) -> str | None:
+    """The name that the case must be served by. XPU_MOE_BACKEND speaks to the operators that have one of that name;
+    a name that no operator of the device has stays, to be refused."""
+    named = read.text("XPU_MOE_BACKEND") or None
+    if backend or named is None:
+        return backend
+    mine = any(candidate.name == named for candidate in backends(case.device, case.op))
+    others = any(candidate.name == named for candidate in offered(case.device))
+    return named if mine or not others else None
 
 
 def in_order(case: Case) -> list[Backend]:
@@ -160,7 +179,7 @@ def select(case: Case, backend: str | None = None) -> Selection:
 
     Raises NoBackend with every reason when nobody does; an explicit name never falls back to another.
     """
-    asked = backend or read.text("XPU_MOE_BACKEND") or None
+    asked = _asked(case, backend)
     refused: list[tuple[str, str]] = []
     for candidate in in_order(case):
         if asked is not None and candidate.name != asked:
