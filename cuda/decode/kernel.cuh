@@ -25,6 +25,8 @@ struct Shared {
     Routes routes;
 };
 
+static_assert(sizeof(Shared) <= SHARED_ROOM, "plan.py reserves what follows the ring");
+
 // TRACE=1: clock stamps of warp 0 behind the buffers, 16 of them a block (an aid for tuning).
 #ifndef TRACE
 #define TRACE 0

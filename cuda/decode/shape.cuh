@@ -2,7 +2,8 @@
 //   H, I, E, TOP_K, GROUP   the layer;  MAX_M  the bucket of M;  BLOCKS  grid size (one block a multiprocessor)
 //   GATED, RELU2            the activation;  HALF_X  x and out are fp16, else bf16;  SCALE  0 bf16, 1 fp16, 2 fp32
 //   CONSUMERS   warps that compute;  ROW_BLOCKS  most 8-row blocks of W2 that one thread block owns
-//   STAGE_EXPERTS, STAGE_BYTES, STAGES, DEPTH  the ring;  PARTIALS  buffers between the consumers and the finishers
+//   STAGE_EXPERTS, STAGE_BYTES, STAGES, DEPTH  the ring;  PARTIALS  buffers between the consumers and the finishers;
+//   SHARED_ROOM  bytes of shared memory behind the ring
 #pragma once
 #include "ptx.cuh"
 
