@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from xpu_moe.esimd.kernels import instances
 from xpu_moe.esimd.tools import spirv
@@ -35,7 +36,8 @@ def main(argv: Sequence[str]) -> int:
         return 0
     stale = spirv.stale()
     if options.check:
-        answer, code = {"stale": stale}, int(bool(stale))
+        answer: dict[str, Any] = {"stale": stale}
+        code = int(bool(stale))
     else:
         names = options.modules or list(instances.modules() if options.all else (n for n in stale))
         try:

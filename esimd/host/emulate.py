@@ -94,7 +94,12 @@ def moe_u4(
     tokens, hidden_size = x.shape
     experts, inter = w13.shape[0], w2.shape[2] * 2
     routed = logits is None
-    flags = {"nibble": nibble, "activation": activation, "scale_dtype": scale_dtype, "renormalize": renormalize}
+    flags: dict[str, Any] = {
+        "nibble": nibble,
+        "activation": activation,
+        "scale_dtype": scale_dtype,
+        "renormalize": renormalize,
+    }
     if routed:
         (weights, weights_dtype), (ids, ids_dtype) = _array(topk_weights), _array(topk_ids)
         weights, ids, top_k = aligned(weights), aligned(ids), ids.shape[1]

@@ -20,12 +20,12 @@ def probe(shape: Any, call: Any) -> dict[str, Any]:
     from xpu_moe.esimd.tools import programs
 
     versions = programs.versions("clang")
-    tensors = [tensor.cpu() for tensor in (call.x, *call.weights.values(), *call.routes[0])]
-    *experts, first, second = tensors
+    first, second = (tensor.cpu() for tensor in call.routes[0])
+    weights = {name: tensor.cpu() for name, tensor in call.weights.items()}
     routing = {"logits": first, "bias": second} if shape.routed else {"topk_weights": first, "topk_ids": second}
-    settings = {**call.settings, **({"top_k": shape.top_k} if shape.routed else {})}
+    settings: dict[str, Any] = {**call.settings, **({"top_k": shape.top_k} if shape.routed else {})}
     start = time.perf_counter()
-    run = emulate.moe_u4(*experts, **routing, **settings)
+    run = emulate.moe_u4(call.x.cpu(), **weights, **routing, **settings)
     took = time.perf_counter() - start
     checked = call.verdict(torch.from_numpy(run.output))
     bound = RATIO.get(shape.tokens)

@@ -51,8 +51,11 @@ class Route(Base):
 
 
 @lru_cache(maxsize=1024)
-def _route_plan(room: Room, session: Session, *fields: Any) -> int:
-    route = programs.Route(*fields, limit=shapes.MAX_TOKENS)
+def _route_plan(
+    room: Room, session: Session, num_experts: int, top_k: int, logits_dtype: torch.dtype,
+    bias_dtype: torch.dtype | None, renormalize: bool, scale: float,
+) -> int:  # fmt: skip
+    route = programs.Route(num_experts, top_k, logits_dtype, bias_dtype, renormalize, scale, shapes.MAX_TOKENS)
     return session.install(programs.route_plan(route, room, session.key), room)
 
 
@@ -93,6 +96,9 @@ class Rms(_QkRms):
 
 
 @lru_cache(maxsize=1024)
-def _rms_plan(make: Callable, room: Room, session: Session, *fields: Any, **named: Any) -> int:
-    rms = programs.Rms(*fields, limit=shapes.MAX_TOKENS, **named)
+def _rms_plan(
+    make: Callable, room: Room, session: Session, dtype: torch.dtype, width: int, q_size: int, kv_size: int,
+    **named: Any,
+) -> int:  # fmt: skip
+    rms = programs.Rms(dtype, width, q_size, kv_size, shapes.MAX_TOKENS, **named)
     return session.install(make(rms, room, session.key), room)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from xpu_moe.demo import tokenizer
 from xpu_moe.demo.shape import Shape, config
@@ -69,7 +70,8 @@ def _configs(values: dict) -> Iterator[dict]:
 def _write_weights(folders: list[Path], shape: Shape, vocab_size: int) -> None:
     from xpu_moe.demo.weights import tensors
 
-    stored, twin = {}, {}
+    stored: dict[str, Any] = {}
+    twin: dict[str, Any] = {}
     for on_disk, exact in tensors(shape, vocab_size):
         stored |= on_disk
         twin |= exact

@@ -142,7 +142,6 @@ def backends(device: str, op: str) -> tuple[Backend, ...]:
     return tuple(backend for backend in offered(device) if backend.op == op)
 
 
-@cache
 def offered(device: str) -> tuple[Backend, ...]:
     """Every backend of a device kind. Loads that kind's rooms, and no other."""
     found: list[Backend] = []
