@@ -32,7 +32,8 @@ def _help(file: Path) -> str | None:
 
 
 def run(room: str, argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand; without one (or with --help) list them. Returns the exit code: 2 for an unknown name."""
+    """Run a subcommand; without one (or with --help) list them. Returns the exit code: 2 for an unknown name, 130
+    interrupted."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     commands = found(room)
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -43,5 +44,9 @@ def run(room: str, argv: Sequence[str] | None = None) -> int:
     if arguments[0] not in commands:
         print(f"{room}: unknown subcommand {arguments[0]!r}; known: {', '.join(commands) or 'none'}", file=sys.stderr)
         return 2
-    module = importlib.import_module(f"{room}.{arguments[0].replace('-', '_')}")
-    return int(module.main(arguments[1:]))
+    try:
+        module = importlib.import_module(f"{room}.{arguments[0].replace('-', '_')}")
+        return int(module.main(arguments[1:]))
+    except KeyboardInterrupt:  # before or after the time in which a subcommand handles it by itself
+        print(f"{room}: interrupted", file=sys.stderr)
+        return 130

@@ -33,6 +33,22 @@ def test_more_ranks_than_devices_is_refused(capsys):
     assert "--world 1: wanted 2" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [("--sizes", "x"), ("--tokens", "0"), ("--rounds", "0"), ("--timeout", "nan"), ("--plot", "/no/such/a.png")],
+)
+def test_bad_arguments_start_no_rank(wrong, capsys):
+    assert collectives.main(["--device", "cpu", *wrong]) == 2
+    assert wrong[0] in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_what_was_measured_before_a_failure_is_one_json_object(capsys):
+    code = collectives.main(["--device", "cpu", "--rounds", "500", "--sizes", "67108864", "--timeout", "5", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert code == 3 and found["failed"] == "the time limit passed" and found["rows"] == []
+
+
 @pytest.mark.slow
 def test_two_cpu_ranks_print_one_json_object_with_exact_rows(capsys):
     code = collectives.main(

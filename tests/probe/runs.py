@@ -96,6 +96,17 @@ def marked(mark: str) -> list[int]:
     return found
 
 
+def rank_pid(run: Run, number: int, limit_s: float = 30.0) -> int:
+    """The process of one rank of a run."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        for pid in marked(run.mark):
+            if f"plan.json {number} " in _command(pid):
+                return pid
+        time.sleep(0.02)
+    raise AssertionError(f"rank {number} never started")
+
+
 def _command(pid: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.probe.runs import TINY, Run, interrupt, marked, probe
+from tests.probe.runs import TINY, Run, interrupt, marked, probe, rank_pid
 from xpu_moe.env.read import snapshot
 from xpu_moe.probe import allreduce
 
@@ -148,6 +148,19 @@ def test_ranks_die_with_a_parent_that_is_killed_and_the_next_run_sweeps(tmp_path
     assert run.left_behind() == [] and after.left_behind() == []
 
 
+@pytest.mark.soak
+def test_a_rank_that_is_stopped_while_it_loads_is_named_and_not_those_that_wait_for_it(tmp_path):
+    environ = {"XPU_MOE_CACHE": str(tmp_path / "cache")}
+    run = Run(tmp_path, (*TINY, "--timeout", "3", "--start-timeout", "15", "--inject", "sleep@timed:0"), environ)
+    run.start().where("start")
+    os.kill(rank_pid(run, 1), signal.SIGSTOP)
+    run.finish(limit_s=60)
+    assert (run.code, run.report["verdict"]) == (3, "hang"), run.stderr
+    assert run.report["stuck"]["ranks"] == [1]
+    assert run.report["stuck"]["where"]["1"].startswith("stopped by a signal")
+    assert run.left_behind() == []
+
+
 def test_what_the_run_did_not_create_survives(tmp_path):
     foreign = Path(f"/dev/shm/xpu_moe-test-foreign-{os.getpid()}")
     foreign.write_bytes(b"not yours")
@@ -192,6 +205,8 @@ def test_under_torchrun_a_dead_rank_ends_all(tmp_path):
 def test_bad_arguments_end_with_2(capsys, private_cache):
     for arguments in (
         ("--sizes", "7"), ("--world", "0"), ("--inject", "burn"), ("--timeout", "0"), ("--sizes", "x"),
+        ("--timeout", "nan"), ("--start-timeout", "inf"), ("--world", "2", "--inject", "kill@init:2"),
+        ("--plot", "/no/such/folder/latency.png"), ("--plot", "latency.txt"), ("--world", "100000"),
     ):  # fmt: skip
         assert allreduce.main(["--device", "cpu", *arguments]) == 2
         assert capsys.readouterr().err.startswith("allreduce: ")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from xpu_moe.probe._allreduce import causes, data, faults, library, plot, report
+from xpu_moe.probe._allreduce import causes, data, faults, library, plot, report, run
 from xpu_moe.probe._allreduce.plan import CALLS_PER_TOKEN, FORMS, PER_TOKEN, Plan, Step, steps
 from xpu_moe.probe._watch import footprint
 from xpu_moe.probe._watch.footprint import Footprint
@@ -289,3 +289,25 @@ def test_shared_memory_trouble_is_named(monkeypatch, tmp_path):
     assert "is full" in footprint.shared_memory_trouble(1 << 60)
     monkeypatch.setattr(footprint, "SHM", tmp_path / "none")
     assert "cannot be written" in footprint.shared_memory_trouble()
+
+
+# ---- before a run ---------------------------------------------------------------------------------------------------
+
+
+def test_more_ranks_than_memory_are_refused():
+    run.check_memory(4, 128 << 20, available=8 << 30)
+    with pytest.raises(ValueError, match="got 65, .* take fewer ranks or --max-bytes"):
+        run.check_memory(65, 128 << 20, available=24 << 30)
+    run.check_memory(65, 128 << 20, available=0)  # a kernel that does not say
+
+
+def test_an_interrupt_before_a_subcommand_listens_ends_with_130(monkeypatch, capsys):
+    from xpu_moe import subcommands
+
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(subcommands, "found", lambda room: {"allreduce": "help"})
+    monkeypatch.setattr(subcommands.importlib, "import_module", interrupted)
+    assert subcommands.run("xpu_moe.probe", ["allreduce"]) == 130
+    assert capsys.readouterr().err == "xpu_moe.probe: interrupted\n"

@@ -16,6 +16,7 @@ from xpu_moe.bench._means import Means
 from xpu_moe.bench.report import Row
 from xpu_moe.comm import group as groups
 from xpu_moe.comm import peers
+from xpu_moe.probe._watch.child import die_with
 
 # Clock ticks a node for which the device is held back: some 20 us. A library's nodes carry 4 KiB of arguments, and a
 # slow host would otherwise be what is timed.
@@ -149,7 +150,8 @@ def _library(kind: str) -> str:
 
 
 def main(argv: list[str]) -> int:
-    job, store, rank = json.loads(argv[0]), argv[1], int(argv[2])
+    job, store, parent, rank = json.loads(argv[0]), argv[1], int(argv[2]), int(argv[3])
+    die_with(parent)
     who = groups.init(job["kind"], rank, job["world"], address=store, local_rank=rank)
 
     def say(**what: Any) -> None:

@@ -6,14 +6,16 @@ The parent spawns the ranks, reads their rows and ends them after a limit; it im
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,38 +46,65 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str]) -> int:
     """0: all right; 1: a wrong result or a failed rank; 2: bad arguments; 3: the time limit passed."""
     from xpu_moe import device
+    from xpu_moe.bench import report
 
     arguments = _parser().parse_args(argv)
     kind = arguments.device or device.current().kind
     found = len(device.devices(kind))
-    world = arguments.world or (2 if kind == "cpu" else found)
+    world = (2 if kind == "cpu" else found) if arguments.world is None else arguments.world
     if world < 2 or (kind != "cpu" and world > found):
-        print(f"bench: --world {world}: wanted 2 to {found} ({kind})", file=sys.stderr)
+        most = "or more" if kind == "cpu" else f"to {found}"
+        print(f"bench: --world {world}: wanted 2 {most} ({kind})", file=sys.stderr)
         return 2
-    default = SMALL if kind == "cpu" else SIZES
+    try:
+        sizes = _numbers("--sizes", arguments.sizes) or (SMALL if kind == "cpu" else SIZES)
+        tokens = _numbers("--tokens", arguments.tokens)
+        report.check_plot(arguments.plot)
+        if arguments.rounds < 1 or not 0 < arguments.timeout < math.inf:
+            raise ValueError(f"--rounds {arguments.rounds}, --timeout {arguments.timeout:g}: wanted more than 0")
+    except ValueError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
     job = {
         "kind": kind,
         "world": world,
-        "sizes": [int(part) for part in arguments.sizes.split(",")] if arguments.sizes else list(default),
-        "tokens": [int(part) for part in arguments.tokens.split(",")],
+        "sizes": list(sizes),
+        "tokens": tokens,
         "dtype": arguments.dtype,
         "rounds": arguments.rounds,
         "replays": arguments.replays,
         "sweep": arguments.sweep,
     }
     rows, about, code = run_ranks(job, arguments.timeout)
-    return code or _finish(
-        rows, {**about, "command": " ".join(["python -m xpu_moe.bench collectives", *argv])}, arguments
-    )
+    about = {**about, "command": " ".join(["python -m xpu_moe.bench collectives", *argv])}
+    if code:  # what was measured before is shown all the same
+        about["failed"] = "the time limit passed" if code == 3 else "a rank failed"
+    wrong = _finish(rows, about, arguments)
+    return code or wrong
+
+
+def _numbers(option: str, text: str | None) -> list[int]:
+    """Whole numbers from 1 on, comma separated. Raises ValueError."""
+    parts = [part.strip() for part in text.split(",")] if text else []
+    if not all(part.isdigit() and int(part) for part in parts):
+        raise ValueError(f"{option}: got {text!r}, wanted whole numbers from 1 on, comma separated")
+    return [int(part) for part in parts]
 
 
 def run_ranks(job: dict[str, Any], timeout_s: float) -> tuple[list[dict], dict[str, Any], int]:
     """Run the ranks of a job: (rows, about, exit code). Rank 0 writes one JSON object a line."""
     from xpu_moe.env import read
 
-    with tempfile.TemporaryDirectory(prefix="xpu_moe_bench_") as folder:
+    with _terminable(), tempfile.TemporaryDirectory(prefix="xpu_moe_bench_") as folder:
         environment = {**read.snapshot(), **NO_MULTICAST}
-        command = [sys.executable, "-m", "xpu_moe.bench._rank", json.dumps(job), f"file://{folder}/store"]
+        command = [
+            sys.executable,
+            "-m",
+            "xpu_moe.bench._rank",
+            json.dumps(job),
+            f"file://{folder}/store",
+            str(os.getpid()),
+        ]
         ranks = [
             subprocess.Popen(
                 [*command, str(rank)], env=environment, start_new_session=True,
@@ -103,6 +132,19 @@ def run_ranks(job: dict[str, Any], timeout_s: float) -> tuple[list[dict], dict[s
     if any(codes):
         print(f"bench: ranks ended with {codes}", file=sys.stderr)
     return rows, about, 1 if any(codes) else 0
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """Inside, SIGTERM ends the process as an exception does: ranks and folder go first. Exit code 143."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _read(ranks: list[subprocess.Popen]) -> tuple[list[dict], dict[str, Any]]:

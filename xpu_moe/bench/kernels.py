@@ -44,6 +44,13 @@ def main(argv: Sequence[str]) -> int:
     except ValueError:
         print(f"bench: --tokens: got {arguments.tokens!r}, wanted whole numbers, comma separated", file=sys.stderr)
         return 2
+    try:
+        report.check_plot(arguments.plot)
+        if arguments.rounds < 1 or any(count < 1 for count in tokens):
+            raise ValueError("--rounds, --tokens: wanted whole numbers from 1 on")
+    except ValueError as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
     setting = suite.Setting(kind, ceiling(kind), arguments.quick, arguments.rounds, arguments.seed, tokens)
     rows: list[report.Row] = []
     failed: dict[str, str] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -100,6 +101,16 @@ def reasons(rows: Sequence[Row]) -> str:
 def document(rows: Sequence[Row], about: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON object: {schema, …about, rows}."""
     return {"schema": SCHEMA, **about, "rows": [row.as_json() for row in rows]}
+
+
+def check_plot(path: Path | None) -> None:
+    """Raise ValueError where a plot could not be written there: asked before a run, not after it."""
+    if path is None:
+        return
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("--plot: matplotlib is not installed (pip install matplotlib)")
+    if path.is_dir() or not path.parent.is_dir() or path.suffix != ".png":
+        raise ValueError(f"--plot: got {str(path)!r}, wanted a .png file in a folder that exists")
 
 
 def plot(rows: Sequence[Row], path: Path, title: str) -> None:

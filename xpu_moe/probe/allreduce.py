@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import signal
 import sys
 import time
@@ -38,7 +39,7 @@ def main(argv: Sequence[str]) -> int:
         except (ValueError, run.CannotStart) as error:
             print(f"allreduce: {error}", file=sys.stderr)
             return stop.exit_code if stop.signal else 2 if isinstance(error, ValueError) else 4
-        result = run.run(plan, joined, stop, arguments.start_timeout)
+        result = run.run(plan, joined, stop)
         if stop.signal:
             result.verdict = "interrupted"
         if joined is None:
@@ -67,20 +68,28 @@ def _plan(arguments: argparse.Namespace, stop: Stop) -> tuple[Plan, run.Joined |
         raise ValueError(f"--world: got {arguments.world}, torchrun has {joined.world} ranks")
     if arguments.world is not None and arguments.world < 1:
         raise ValueError(f"--world: got {arguments.world}, wanted at least 1")
-    if arguments.timeout <= 0:
-        raise ValueError(f"--timeout: got {arguments.timeout:g}, wanted more than 0 seconds")
-    if arguments.plot and not plot.available():
-        raise ValueError("--plot: matplotlib is not installed (pip install 'xpu-moe[plot]')")
+    for name, seconds in (("--timeout", arguments.timeout), ("--start-timeout", arguments.start_timeout)):
+        if not 0 < seconds < math.inf:
+            raise ValueError(f"{name}: got {seconds:g}, wanted more than 0 seconds, and an end")
+    if arguments.plot:
+        plot.check(Path(arguments.plot))
     if arguments.backend == "oneccl" and joined:
         raise ValueError("--backend oneccl: starts its own ranks on one host, not under torchrun")
-    faults.parse(arguments.inject)
+    fault = faults.parse(arguments.inject)
     asked = joined.world if joined else arguments.world
     kind, backend, world = run.chosen(arguments.backend, arguments.device, asked, stop)
+    if fault.kind and fault.rank >= world:
+        raise ValueError(f"--inject: got rank {fault.rank}, wanted 0 to {world - 1}")
     sizes = [int(size) for size in arguments.sizes.split(",")] if arguments.sizes else None
     chosen = steps(kind, sizes=sizes, dtype=arguments.dtype, max_bytes=arguments.max_bytes, forms=arguments.forms)
+    if kind == "cpu" and joined is None:
+        run.check_memory(world, max((step.bytes for step in chosen), default=0))
     address = "env://" if joined else f"tcp://127.0.0.1:{arguments.port}" if arguments.port else ""
     graphs = not arguments.no_graph and kind != "cpu"
-    return Plan(backend, kind, world, chosen, arguments.timeout, address, graphs, arguments.inject), joined
+    plan = Plan(
+        backend, kind, world, chosen, arguments.timeout, address, graphs, arguments.inject, arguments.start_timeout
+    )
+    return plan, joined
 
 
 def _parser() -> argparse.ArgumentParser:

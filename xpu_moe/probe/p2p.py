@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import signal
 import sys
@@ -36,8 +37,9 @@ _EXIT = {"ok": 0, "unreachable": 1, "hang": 3, "dead": 4, "corrupt": 5}
 
 def main(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
-    if arguments.bytes < 4096 or arguments.bytes % 4:
-        print(f"p2p: --bytes: got {arguments.bytes}, wanted a multiple of 4 from 4096 on", file=sys.stderr)
+    wrong = _wrong(arguments)
+    if wrong:
+        print(f"p2p: {wrong}", file=sys.stderr)
         return 2
     sweep()
     with Stop() as stop:
@@ -58,6 +60,21 @@ def main(argv: Sequence[str]) -> int:
         result["kept"] = _keep(kind, result)
     print(json.dumps(result) if arguments.json else _text(result))
     return _EXIT[result["verdict"]]
+
+
+def _wrong(arguments: argparse.Namespace) -> str:
+    """What is wrong with the arguments; "" where nothing is."""
+    if arguments.bytes < 4096 or arguments.bytes % 4:
+        return f"--bytes: got {arguments.bytes}, wanted a multiple of 4 from 4096 on"
+    if not 0 < arguments.timeout < math.inf:
+        return f"--timeout: got {arguments.timeout:g}, wanted more than 0 seconds, and an end"
+    if arguments.rehearse < 0:
+        return f"--rehearse: got {arguments.rehearse}, wanted a number of cards"
+    if arguments.inject and not arguments.rehearse:
+        return "--inject: breaks a rehearsal only; wanted --rehearse N with it"
+    if arguments.cards and not all(part.strip().isdigit() for part in arguments.cards.split(",")):
+        return f"--cards: got {arguments.cards!r}, wanted indices such as 0,1,2,3"
+    return ""
 
 
 def _watched(arguments: argparse.Namespace, kind: str, stop: Stop, seen: dict[str, Any]) -> Outcome:

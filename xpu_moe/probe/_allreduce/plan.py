@@ -70,6 +70,7 @@ class Plan:
     address: str  # tcp://…, file://… or env:// (torchrun)
     graphs: bool = True
     inject: str = ""  # see faults.py
+    start_timeout_s: float = 60.0  # the same while ranks load their libraries
 
     def write(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)), encoding="utf-8")

@@ -16,6 +16,16 @@ def available() -> bool:
     return importlib.util.find_spec("matplotlib") is not None
 
 
+def check(path: Path) -> None:
+    """Raise ValueError where a picture could not be written there: asked before a run, not after it."""
+    if not available():
+        raise ValueError("--plot: matplotlib is not installed (pip install 'xpu-moe[plot]')")
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"--plot: got {str(path)!r}, wanted a name that ends in .png, .svg or .pdf")
+    if not path.parent.is_dir() or path.is_dir():
+        raise ValueError(f"--plot: got {str(path)!r}, wanted a file in a folder that exists")
+
+
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """Draw the rows of a result (its JSON form) into a file; the suffix chooses the format."""
     import matplotlib

@@ -47,9 +47,12 @@ class Ranks:
             library = {**library, "version": "0.0.0-other"}
         self.events.emit("hello", library=library, torch=torch.__version__, dumps=True)
         self.enter("init")
+        # Later than the parent loses patience, in the start too: it names who stands still, we could only name whom
+        # we waited with.
+        patience = max(self.plan.timeout_s, self.plan.start_timeout_s) + 15
         self.communicator = groups.init(
             self.plan.kind, self.rank, self.plan.world, address=self.plan.address, backend=self.plan.backend,
-            local_rank=self.local_rank, timeout_s=self.plan.timeout_s + 15,
+            local_rank=self.local_rank, timeout_s=patience,
         )  # fmt: skip
         self.device = torch.device(self.plan.kind, self.local_rank) if self.plan.kind != "cpu" else torch.device("cpu")
         self._agree(f"{library['name']} {library['version']}")

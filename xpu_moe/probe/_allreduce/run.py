@@ -69,7 +69,30 @@ def chosen(backend: str, device: str | None, world: int | None, stop: Stop) -> t
     return kind, _BACKENDS[kind] if backend == "auto" else backend, ranks
 
 
-def run(plan: Plan, mine: Joined | None, stop: Stop, start_timeout_s: float) -> report.Result:
+def check_memory(ranks: int, largest: int, available: int | None = None) -> None:
+    """Raise ValueError where CPU ranks with messages of `largest` bytes would not fit into the host's free memory.
+
+    A rank holds its message, the result and the check's copy of it; 250 MB are torch (measured: 2.13 on a CPU).
+    """
+    free = _available_memory() if available is None else available
+    needed = ranks * (250 * 1000**2 + 3 * largest)
+    if free and needed > free:
+        raise ValueError(
+            f"--world: got {ranks}, whose messages of up to {largest} bytes need {needed / 1e9:.1f} GB of the "
+            f"{free / 1e9:.1f} GB that are free; take fewer ranks or --max-bytes"
+        )
+
+
+def _available_memory() -> int:
+    """Bytes that the kernel could give without swapping; 0 where it does not say."""
+    try:
+        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    except OSError:
+        return 0
+    return int(found[1]) * 1024 if found else 0
+
+
+def run(plan: Plan, mine: Joined | None, stop: Stop) -> report.Result:
     """Do a run. Whatever happens, its processes, its folder and its shared-memory files are gone afterwards."""
     result = report.Result(plan)
     trouble = shared_memory_trouble()
@@ -81,7 +104,7 @@ def run(plan: Plan, mine: Joined | None, stop: Stop, start_timeout_s: float) -> 
         result.notes.append(f"{trouble}; {plan.backend} does without, vLLM's message queue does not")
     footprint = Footprint()
     try:
-        _run(result, plan, mine, stop, start_timeout_s, footprint)
+        _run(result, plan, mine, stop, footprint)
     except CannotStart as error:
         result.verdict, result.says = ("interrupted", "") if stop.signal else ("dead", f"no rank was started: {error}")
     finally:
@@ -92,11 +115,11 @@ def run(plan: Plan, mine: Joined | None, stop: Stop, start_timeout_s: float) -> 
 
 
 def _run(
-    result: report.Result, plan: Plan, mine: Joined | None, stop: Stop, start_timeout_s: float, footprint: Footprint,
+    result: report.Result, plan: Plan, mine: Joined | None, stop: Stop, footprint: Footprint,
 ) -> None:  # fmt: skip
     environ, result.environment = environment(plan)
     collector = _Collector(result, plan, 1 if mine else plan.world)
-    outcome = _supervised(plan, mine, stop, start_timeout_s, footprint, environ, collector.event, "ranks")
+    outcome = _supervised(plan, mine, stop, footprint, environ, collector.event, "ranks")
     if plan.backend == "oneccl" and plan.kind == "cpu":
         ours = [
             {"name": n, "value": v, "origin": "probe"} for n, v in oneccl.CPU_ENVIRONMENT.items() if n not in environ
@@ -108,11 +131,11 @@ def _run(
     if yours:
         result.algorithm += f" (not asked for: {', '.join(yours)} is yours)"
     elif loud and result.verdict == "ok" and mine is None:
-        result.algorithm = _named(result, plan, stop, start_timeout_s, footprint, {**environ, **loud})
+        result.algorithm = _named(result, plan, stop, footprint, {**environ, **loud})
 
 
 def _supervised(
-    plan: Plan, mine: Joined | None, stop: Stop, start_timeout_s: float, footprint: Footprint,
+    plan: Plan, mine: Joined | None, stop: Stop, footprint: Footprint,
     environ: Mapping[str, str], on_event: Callable[[int, dict[str, Any]], None], name: str,
 ) -> Outcome:  # fmt: skip
     """Start the ranks of a plan in their own folder and watch them to their end."""
@@ -130,17 +153,17 @@ def _supervised(
         plan.write(plan_file)
         numbers = [(mine.rank, mine.local_rank)] if mine else [(rank, rank) for rank in range(plan.world)]
         launches = [_launch(plan_file, rank, local, environ) for rank, local in numbers]
-    return Supervisor(footprint, folder, stop, plan.timeout_s, start_timeout_s, on_event).run(launches)
+    return Supervisor(footprint, folder, stop, plan.timeout_s, plan.start_timeout_s, on_event).run(launches)
 
 
 def _named(
-    result: report.Result, plan: Plan, stop: Stop, start_timeout_s: float, footprint: Footprint,
+    result: report.Result, plan: Plan, stop: Stop, footprint: Footprint,
     loud: Mapping[str, str],
 ) -> str:  # fmt: skip
     """The algorithm, from a second short run whose log says everything: such a log distorts times."""
     sizes = [step for step in plan.steps if step.form == "in_place" and step.bytes <= 1 << 20]
     short = replace(plan, steps=tuple(replace(step, rounds=1, calls=1) for step in sizes), graphs=False, address="")
-    outcome = _supervised(short, None, stop, start_timeout_s, footprint, loud, lambda *_: None, "naming")
+    outcome = _supervised(short, None, stop, footprint, loud, lambda *_: None, "naming")
     lines = (line for rank in outcome.ranks for line in rank.log.read_text(errors="replace").splitlines())
     return algorithm(result.library["name"], lines)
 

@@ -221,7 +221,7 @@ class Supervisor:
         time.sleep(0.5)
         for rank in self._ranks:
             busy = _cpu_ticks(rank.process.pid) - before[rank.number] > 10
-            state = "spinning" if busy else "asleep"
+            state = "stopped by a signal" if _stopped(rank.process.pid) else "spinning" if busy else "asleep"
             rank.where = f"{state}, {_top_frame(rank.stack)}"
 
     def _outcome(self, kind: str, says: str = "") -> Outcome:
@@ -246,6 +246,14 @@ def _cpu_ticks(pid: int) -> int:
     except OSError:
         return 0
     return int(fields[11]) + int(fields[12])
+
+
+def _stopped(pid: int) -> bool:
+    """Whether somebody stopped the process (SIGSTOP, a debugger): it cannot tell where it stands."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in ("T", "t")
+    except OSError:
+        return False
 
 
 def _top_frame(stack: Path) -> str:
