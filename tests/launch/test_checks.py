@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 
 import pytest
@@ -108,12 +109,16 @@ def test_model_folders(tmp_path):
     assert "cannot be read as JSON" in refused(model.check, str(broken))
     (broken / "config.json").write_text("[" * 100_000)
     assert "cannot be read as JSON" in refused(model.check, str(broken))
+    (broken / "config.json").unlink()
+    os.mkfifo(broken / "config.json")
+    assert "not a regular file" in refused(model.check, str(broken))  # and nobody waits for its writer
+    assert "name too long" in refused(model.check, "/" + "a" * 300)
     bare = folder(tmp_path / "bare")
     (bare / "model.safetensors").unlink()
     assert "no .safetensors" in refused(model.check, str(bare))
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth", "MODEL.BIN"])
 def test_pickled_weights_are_refused_even_beside_safetensors(tmp_path, name):
     assert name in refused(model.check, str(folder(tmp_path / "m", **{name: b""})))
 

@@ -43,7 +43,7 @@ def test_the_public_graph_line_stays_without_graphs_until_proved(minimax):
     plan = plan_of(minimax, "--profile", "b70-tp4-graph", kind="xpu")
     command = " ".join(plan.command)
     assert '{"cudagraph_mode": "NONE"}' in command and "--no-async-scheduling" in command
-    assert any(note.startswith("graphs: graphs are off") for note in plan.notes)
+    assert any(note.startswith("graphs are off: ") for note in plan.notes)
     assert not any(row.origin == "profile graph" for row in plan.environment)
 
 

@@ -69,6 +69,9 @@ def test_bad_input_is_told_in_one_line_before_anything_is_made(bare, tmp_path):
             (["--demo", "--port", "none"], "between 1 and 65535"),
             ([], "nothing to serve"),
             (["--nonsense"], "unrecognized"),
+            (["--model", f"/{'a' * 300}"], "name too long"),
+            (["--demo", "--host", f"{'a' * 80}.example"], "wanted an address"),
+            (["--model", str(mini), "--dry-run", "--", "--model", "other"], "--model after --"),
         )
         before, quickest = everything(tmp_path), []
         for arguments, words in cases:
@@ -109,7 +112,33 @@ def test_plans_make_nothing(bare, tmp_path):
         done = bare("--demo", argument)
         assert done.returncode == 0 and done.stdout, done.stderr
     assert everything(tmp_path) == before
-    assert "pip install -q torch==2.13.0" in bare("--demo", "--install-plan").stdout
+    assert "pip install -q torch==2.13.0" in bare("--install-plan").stdout  # no model is needed to look at it
+
+
+@pytest.mark.slow
+def test_json_is_one_object_whatever_happens(bare, tmp_path, free_port):
+    mini, secret = folder(tmp_path / "mini"), "SEKRET-of-the-test"
+    model = ("--model", str(mini))
+    cases = (
+        (2, ("--nonsense", "--api-key", secret)),
+        (2, ("--model", f"/no/such/{secret}")),
+        (2, (*model, "--tp", "5")),
+        (5, ("--canary", "--port", str(free_port))),
+        (0, ("--profile", "list")),
+        (0, ("--install-plan",)),
+        (0, (*model, "--dry-run")),
+        (0, (*model, "--print-container")),
+        (0, (*model, "--print-systemd")),
+    )
+    for code, arguments in cases:
+        done = bare("--json", *arguments, VLLM_API_KEY=secret)
+        found = json.loads(done.stdout)
+        assert done.returncode == code and isinstance(found, dict), (arguments, done.stderr)
+        if code:
+            assert found["exit_code"] == code and found["ok"] is False and found["error"] in done.stderr
+        assert secret not in done.stdout + done.stderr, arguments
+    done = bare("--canary", "--port", str(free_port), "--", "--json")
+    assert done.returncode == 5 and not done.stdout  # vLLM's --json is not ours
 
 
 @pytest.mark.slow

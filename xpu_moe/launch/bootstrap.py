@@ -13,12 +13,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from xpu_moe import cache
-from xpu_moe.env import read
 from xpu_moe.launch import args, detect, main, secrets
 from xpu_moe.launch.args import Arguments
 from xpu_moe.launch.console import Console, tolerant_streams
 from xpu_moe.launch.environment import inherited
-from xpu_moe.launch.errors import ENVIRONMENT, INTERRUPTED, OK, USAGE, Interrupted, LaunchError
+from xpu_moe.launch.errors import EXPECTED, OK
 from xpu_moe.launch.install import execute, interpreters, recipes, steps
 from xpu_moe.launch.run import interruptible
 
@@ -31,22 +30,8 @@ def start(argv: Sequence[str], project: Path) -> int:
     try:
         with interruptible():
             python = _prepare(args.parse(argv), environ, project, console)
-    except LaunchError as error:
-        console.plain(f"serve_minimax: {error}")
-        return error.code
-    except read.BadValue as error:
-        console.plain(f"serve_minimax: {error}")
-        return USAGE
-    except Interrupted as signal_name:
-        console.plain(f"serve_minimax: {signal_name}: stopped; the next run makes the environment anew")
-        return INTERRUPTED
-    except cache.UnsafeCache as error:
-        console.plain(f"serve_minimax: {error}")
-        return ENVIRONMENT
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        console.plain(f"serve_minimax: {where}{error.strerror or error}")
-        return ENVIRONMENT
+    except EXPECTED as error:
+        return console.failed(error, argv, "; the next run makes the environment anew")
     if python is None:
         return OK
     if python == "":

@@ -87,6 +87,8 @@ def with_extra(chosen: dict[str, Setting], extra: tuple[str, ...]) -> dict[str, 
     """What stands after `--` is the user's last word: it replaces a setting of ours."""
     for flag, value in pairs(extra):
         name = _BY_FLAG.get(flag)
+        if flag == "--model":  # it would be served unchecked in the place of ours
+            raise LaunchError(USAGE, "--model after --: give the checkpoint before the --, where it is checked")
         if flag == "--load-format" and value in _PICKLED_FORMATS:
             raise LaunchError(USAGE, f"--load-format {value}: reads pickled files, which can run code; use safetensors")
         if name and value is not None:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import TextIO
 
+from xpu_moe.launch.errors import INTERRUPTED, outcome
 from xpu_moe.launch.secrets import Masker
 
 
 class Console:
     """Prints one thought a line, with the seconds since the start. A stream that is gone is no reason to stop."""
 
-    def __init__(self, masker: Masker | None = None, json: bool = False) -> None:
+    def __init__(self, masker: Masker | None = None, as_json: bool = False) -> None:
         self.masker = masker or Masker()
-        self.json = json
+        self.json = as_json
         self.begun = time.monotonic()
 
     def say(self, text: str) -> None:
@@ -29,6 +32,15 @@ class Console:
     def out(self, text: str) -> None:
         """Text on stdout."""
         self._print(text, sys.stdout)
+
+    def failed(self, error: BaseException, argv: Sequence[str], advice: str = "") -> int:
+        """One line on stderr, with `--json` one object on stdout too; returns the exit code."""
+        code, text = outcome(error)
+        text += advice if code == INTERRUPTED else ""
+        self.plain(f"serve_minimax: {text}")
+        if "--json" in argv[: argv.index("--") if "--" in argv else None]:
+            self.out(json.dumps({"ok": False, "exit_code": code, "error": text}))
+        return code
 
     def result(self, text: str) -> None:
         """What was asked for, for people: stdout, or stderr where stdout belongs to one JSON object."""

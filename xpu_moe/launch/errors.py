@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from xpu_moe import cache
+from xpu_moe.env import read
+
 OK = 0
 USAGE = 2  # arguments, model folder, preflight
 ENVIRONMENT = 3  # Python, installation, cache folder, disk
@@ -29,3 +32,20 @@ class LaunchError(Exception):
 
 class Interrupted(Exception):
     """SIGINT, SIGTERM or SIGHUP arrived."""
+
+
+EXPECTED = (LaunchError, Interrupted, read.BadValue, cache.UnsafeCache, OSError)  # what `outcome` can put into words
+
+
+def outcome(error: BaseException) -> tuple[int, str]:
+    """Exit code and message of one of EXPECTED."""
+    if isinstance(error, LaunchError):
+        return error.code, str(error)
+    if isinstance(error, Interrupted):
+        return INTERRUPTED, f"{error}: stopped"
+    if isinstance(error, read.BadValue):
+        return USAGE, str(error)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        return ENVIRONMENT, f"{where}{error.strerror or error}"
+    return ENVIRONMENT, str(error)

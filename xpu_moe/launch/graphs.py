@@ -65,4 +65,5 @@ def note(found: Decision, device: Found, extra: tuple[str, ...]) -> str:
         return ""
     more = f" (and {len(found.refused) - 1} more reasons)" if len(found.refused) > 1 else ""
     yours = "; your own flags after -- decide instead" if users_own(extra) else ""
-    return f"graphs: {found.reason}{more}{yours}"
+    reason = found.reason if found.reason.startswith("graphs") else f"graphs: {found.reason}"
+    return f"{reason}{more}{yours}"

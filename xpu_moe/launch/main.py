@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import socket
 import sys
@@ -15,7 +16,7 @@ from xpu_moe.launch import args, build, canary, container, demo, detect, folders
 from xpu_moe.launch.args import Arguments
 from xpu_moe.launch.console import Console, tolerant_streams
 from xpu_moe.launch.environment import inherited
-from xpu_moe.launch.errors import CANARY, ENVIRONMENT, INTERRUPTED, OK, USAGE, Interrupted, LaunchError
+from xpu_moe.launch.errors import CANARY, EXPECTED, INTERRUPTED, OK, USAGE, LaunchError
 from xpu_moe.launch.model import Model, check, check_split
 from xpu_moe.launch.plan import LaunchPlan
 from xpu_moe.launch.run import Run, interruptible, is_real
@@ -33,28 +34,14 @@ def main(argv: Sequence[str]) -> int:
     try:
         with interruptible():
             return _main(args.parse(argv), list(argv), environ, console)
-    except LaunchError as error:
-        console.plain(f"serve_minimax: {error}")
-        return error.code
-    except read.BadValue as error:
-        console.plain(f"serve_minimax: {error}")
-        return USAGE
-    except Interrupted as signal_name:
-        console.plain(f"serve_minimax: {signal_name}: stopped")
-        return INTERRUPTED
-    except cache.UnsafeCache as error:
-        console.plain(f"serve_minimax: {error}")
-        return ENVIRONMENT
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        console.plain(f"serve_minimax: {where}{error.strerror or error}")
-        return ENVIRONMENT
+    except EXPECTED as error:
+        return console.failed(error, argv)
 
 
 def _main(arguments: Arguments, argv: list[str], environ: Mapping[str, str], console: Console) -> int:
     console.json = arguments.json
     if arguments.profile == "list":
-        console.out(named.listing())
+        console.out(json.dumps(named.table()) if arguments.json else named.listing())
         return OK
     if arguments.canary:
         return ask_running(arguments, environ, console)
@@ -93,6 +80,8 @@ def early(arguments: Arguments, environ: Mapping[str, str]) -> Model | None:
         check_split(planned_demo(), chosen["tp"].value, chosen["pp"].value)
     else:
         path = arguments.model or read.text("MODEL", environ)
+        if not path and arguments.install_plan:
+            return None
         if not path:
             raise LaunchError(USAGE, "nothing to serve: give --model PATH (or MODEL=PATH), or --demo")
         model = check(path)
@@ -110,8 +99,11 @@ def free_port(chosen: Mapping[str, Setting]) -> None:
         with contextlib.closing(socket.socket(family, kind, protocol)) as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             trial.bind(address)
+    except UnicodeError:  # what getaddrinfo says of a label of more than 63 characters
+        raise LaunchError(USAGE, f"--host {host!r}: wanted an address or a host name") from None
     except OSError as error:
-        raise LaunchError(USAGE, f"--host {host} --port {port}: {error.strerror}; choose another with --port") from None
+        other = "--port" if error.errno == errno.EADDRINUSE else "--host or --port"
+        raise LaunchError(USAGE, f"--host {host} --port {port}: {error.strerror}; choose another {other}") from None
 
 
 def planned_demo() -> Model:
@@ -132,9 +124,11 @@ def vllm_command() -> str:
 
 def _print(arguments: Arguments, argv: list[str], plan: LaunchPlan, console: Console) -> int:
     if arguments.print_container:
-        console.out(container.text(plan, str(PROJECT), str(cache.location()), console.masker))
+        line = container.text(plan, str(PROJECT), str(cache.location()), console.masker)
+        console.out(json.dumps({"container": line}) if arguments.json else line)
     elif arguments.print_systemd:
-        console.out(systemd.text(plan, argv, PROJECT, console.masker))
+        unit = systemd.text(plan, argv, PROJECT, console.masker)
+        console.out(json.dumps({"systemd": unit}) if arguments.json else unit)
     elif arguments.json:
         console.out(json.dumps(plan.as_dict(console.masker)))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,7 +35,7 @@ class Model:
 def check(given: str) -> Model:
     """The model in folder `given`; LaunchError(USAGE) says what is wrong and what to do."""
     path = Path(given).expanduser().absolute()
-    if not path.exists():
+    if not _exists(path, given):
         hub = given.count("/") == 1 and not given.startswith((".", "/", "~", "-"))
         advice = f"; download it first: hf download {given} --local-dir FOLDER" if hub else ""
         raise LaunchError(USAGE, f"--model {given!r}: no such folder{advice}")
@@ -51,11 +52,21 @@ def check(given: str) -> Model:
     return Model(path, config, method, names)
 
 
+def _exists(path: Path, given: str) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:  # a name that is too long, a folder that may not be entered
+        raise LaunchError(USAGE, f"--model {given!r}: {error.strerror}") from None
+
+
 def _config(path: Path, given: str) -> Mapping[str, Any]:
     file = path / "config.json"
     try:
-        if file.stat().st_size > _LARGEST_CONFIG:
-            raise LaunchError(USAGE, f"{str(file)!r}: {file.stat().st_size} bytes are no config.json")
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for ever
+            raise LaunchError(USAGE, f"{str(file)!r}: not a regular file")
+        if found.st_size > _LARGEST_CONFIG:
+            raise LaunchError(USAGE, f"{str(file)!r}: {found.st_size} bytes are no config.json")
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise LaunchError(USAGE, f"--model {given!r}: holds no config.json; give the checkpoint's own folder") from None
@@ -69,8 +80,12 @@ def _config(path: Path, given: str) -> Mapping[str, Any]:
 
 
 def _refuse_pickles(path: Path, given: str) -> None:
-    for file in sorted(path.iterdir()):
-        if file.suffix in _PICKLED:
+    try:
+        files = sorted(path.iterdir())
+    except OSError as error:
+        raise LaunchError(USAGE, f"--model {given!r}: cannot be listed: {error.strerror}") from None
+    for file in files:
+        if file.suffix.lower() in _PICKLED:
             raise LaunchError(
                 USAGE,
                 f"--model {given!r}: refuses {file.name!r}: pickled files can run code; "

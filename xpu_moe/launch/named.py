@@ -50,6 +50,13 @@ def find(name: str, device: str) -> Named:
     return Named(name, "an environment profile", name)
 
 
+def table() -> dict[str, list[dict[str, Any]]]:
+    """All of them, for `--profile list --json`."""
+    launches = [{"name": p.name, "device": p.device, "proved": p.proved, "doc": p.doc} for p in PROFILES.values()]
+    plain = environments.PROFILES.values()
+    return {"launches": launches, "environments": [{"name": p.name, "devices": p.devices, "doc": p.doc} for p in plain]}
+
+
 def listing() -> str:
     """All of them, for `--profile list`."""
     lines = ["launches (settings, vLLM's flags and an environment):"]

@@ -120,7 +120,7 @@ def _refusals(situation: Situation) -> tuple[str, ...]:
     """Every reason against graphs on XPU, the strongest first."""
     found = []
     if situation.wanted is False:
-        found.append("graphs are off as asked")
+        found.append("as asked")
     for component in ("vllm", "torch"):
         if situation.version(component) is None:
             found.append(f"the version of {component} is unknown")
