@@ -7,6 +7,7 @@ import os
 import resource
 import subprocess
 import sys
+import time
 
 import pytest
 import torch
@@ -90,6 +91,24 @@ def test_a_full_disk_leaves_nothing(tmp_path):
     assert done.returncode == 3, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1 and "Traceback" not in done.stderr
     assert leftovers(tmp_path) == []
+
+
+def test_writers_at_the_same_time_agree(tmp_path):
+    command = [sys.executable, "-m", "xpu_moe.demo", str(tmp_path / "m"), "--json", *TINY]
+    writers = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    told = [writer.communicate() for writer in writers]
+    assert [writer.returncode for writer in writers] == [0, 0, 0], told
+    assert sorted(json.loads(out)["written"] for out, _ in told) == [False, False, True]
+    assert leftovers(tmp_path) == ["m", "m-deq"]
+
+
+def test_a_stopped_writer_leaves_nothing(tmp_path):
+    command = [sys.executable, "-m", "xpu_moe.demo", str(tmp_path / "m"), "--num-experts", "64", "--layers", "64"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as writer:
+        while writer.poll() is None and not leftovers(tmp_path):
+            time.sleep(0.01)
+        writer.terminate()
+    assert writer.returncode == 143 and leftovers(tmp_path) == []
 
 
 def test_config_only_writes_any_size_without_weights(tmp_path):

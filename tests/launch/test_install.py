@@ -107,7 +107,7 @@ def shell(title: str, text: str) -> steps.Step:
 
 def test_made_once_and_remade_after_a_failure_or_a_change(tmp_path):
     venv, count = tmp_path / ".venv", tmp_path / "count"
-    work = shell("work", f"echo x >> {count}; test ! -e {tmp_path}/bad")
+    work = shell("work", f"echo x >> {count}; mkdir {venv}/bin; touch {venv}/bin/python; test ! -e {tmp_path}/bad")
     (tmp_path / "bad").touch()
     with pytest.raises(LaunchError, match="work"):
         execute.ensure([work], PROJECT, venv, Console())
@@ -119,10 +119,33 @@ def test_made_once_and_remade_after_a_failure_or_a_change(tmp_path):
     assert count.read_text() == "x\nx\n" and not (venv / "half").exists()
     execute.ensure([work, shell("more", "true")], PROJECT, venv, Console())
     assert count.read_text() == "x\nx\nx\n"
+    (venv / "bin" / "python").unlink()  # the system's Python was upgraded, and the link leads nowhere
+    execute.ensure([work, shell("more", "true")], PROJECT, venv, Console())
+    assert count.read_text() == "x\nx\nx\nx\n"
 
 
-def test_ctrl_c_during_an_install_stops_pip_and_leaves_nothing_to_trust(tmp_path):
-    """The bootstrap's own handling of a signal, with a step that sleeps instead of pip."""
+@pytest.mark.parametrize("when", ["_write", "rmtree", "mkdir"])
+def test_wherever_it_is_cut_short_the_next_run_goes_on(tmp_path, monkeypatch, when):
+    venv = tmp_path / ".venv"
+    work = shell("work", f"mkdir {venv}/bin; touch {venv}/bin/python")
+    if when == "rmtree":  # an older environment is being removed
+        execute.ensure([work], PROJECT, venv, Console())
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        owner = {"_write": execute, "rmtree": execute.shutil, "mkdir": Path}[when]
+        patch.setattr(owner, when, full)
+        with pytest.raises(LaunchError, match="No space left") as caught:
+            execute.ensure([work, shell("more", "true")], PROJECT, venv, Console())
+        assert caught.value.code == ENVIRONMENT
+    assert execute.ensure([work, shell("more", "true")], PROJECT, venv, Console()).exists()
+
+
+@pytest.mark.parametrize("number", [2, 1, 9])
+def test_a_signal_during_an_install_stops_pip_and_leaves_nothing_to_trust(tmp_path, number):
+    """The bootstrap's own handling of a signal, with a step that sleeps instead of pip, and a child of that."""
     code = f"""
 import sys
 from pathlib import Path
@@ -130,7 +153,7 @@ from xpu_moe.launch.console import Console
 from xpu_moe.launch.errors import Interrupted
 from xpu_moe.launch.install import execute, steps
 from xpu_moe.launch.run import interruptible
-step = steps.Step("sleep", ("sh", "-c", "echo $$ > {tmp_path}/pid; sleep 600 & wait"))
+step = steps.Step("sleep", ("sh", "-c", "sleep 600 & echo $$ $! > {tmp_path}/pid; wait"))
 try:
     with interruptible():
         execute.ensure([step], Path({str(PROJECT)!r}), Path({str(tmp_path / ".venv")!r}), Console())
@@ -140,9 +163,9 @@ except Interrupted:
     child = subprocess.Popen([sys.executable, "-P", "-c", code], stderr=subprocess.DEVNULL)
     pid = tmp_path / "pid"
     until(lambda: pid.exists() and pid.read_text().strip(), 20)
-    child.send_signal(2)
-    assert child.wait(10) == 130
-    until(lambda: not alive(int(pid.read_text())), 5)
+    child.send_signal(number)
+    assert child.wait(10) == (-9 if number == 9 else 130)
+    until(lambda: not any(alive(int(one)) for one in pid.read_text().split()), 5)
     assert execute.state(tmp_path / ".venv") == {"state": "making"}
 
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from dataclasses import fields
 from pathlib import Path
 
 from xpu_moe.demo.shape import QUANTS, BadShape, Shape
-from xpu_moe.demo.write import NotOurs, is_current, write
+from xpu_moe.demo.write import NotOurs, is_current, locked, write
 
 _HELP = {
     "quant": f"one of {', '.join(QUANTS)}",
@@ -42,8 +43,9 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     try:
         shape = Shape(**{field.name: getattr(arguments, field.name) for field in fields(Shape)})
-        fresh = not is_current(arguments.out, shape, arguments.config_only)
-        folders = write(arguments.out, shape, config_only=arguments.config_only) if fresh else [arguments.out]
+        with locked(arguments.out):
+            fresh = not is_current(arguments.out, shape, arguments.config_only)
+            folders = write(arguments.out, shape, config_only=arguments.config_only) if fresh else [arguments.out]
     except (BadShape, NotOurs) as error:
         print(f"demo: {error}", file=sys.stderr)
         return 2
@@ -64,4 +66,5 @@ def main(argv: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that half a checkpoint is removed
     sys.exit(main())

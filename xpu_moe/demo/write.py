@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,20 @@ def write(out: Path, shape: Shape, *, config_only: bool = False) -> list[Path]:
         for folder, target in zip(folders, targets):
             _replace(folder, target)
     return targets
+
+
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """One writer at a time in the folder that holds `out` (which is made); others wait."""
+    parent = out.absolute().parent
+    parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(parent, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _configs(values: dict) -> Iterator[dict]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
 from xpu_moe import cache
 from xpu_moe.env import read
+from xpu_moe.launch import tool
 from xpu_moe.launch.console import Console
 from xpu_moe.launch.errors import ENVIRONMENT, LaunchError
 
@@ -27,8 +27,8 @@ def ensure(console: Console) -> Path:
         raise LaunchError(ENVIRONMENT, str(error)) from None
     console.say(f"demo: a tiny random MiniMax-M2 in AutoRound INT4, in {folder}")
     command = [sys.executable, "-m", "xpu_moe.demo", "--quant", "auto-round", str(folder)]
-    done = subprocess.run(command, env=read.snapshot(), stdin=subprocess.DEVNULL, capture_output=True, text=True)
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+    code, output = tool.run(command, read.snapshot())
+    if code:
+        lines = output.strip().splitlines() or ["no output"]
         raise LaunchError(ENVIRONMENT, lines[-1][:500])
     return folder

@@ -13,7 +13,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 import tomllib
@@ -21,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from xpu_moe.env import read
+from xpu_moe.launch import tool
 from xpu_moe.launch.console import Console
 from xpu_moe.launch.errors import ENVIRONMENT, LaunchError
 from xpu_moe.launch.install import wheels
@@ -40,22 +40,27 @@ def key(plan: Sequence[Step], project: Path) -> str:
 def ensure(plan: Sequence[Step], project: Path, venv: Path, console: Console) -> Path:
     """The environment's Python. Installs where it is missing, half made or made from another plan."""
     wanted = key(plan, project)
-    if state(venv) == {"state": "ready", "key": wanted}:
-        return venv / "bin" / "python"
-    with _locked(project):
+    python = venv / "bin" / "python"
+    if _is_ready(venv, wanted):
+        return python
+    with _locked(project, console):
+        if _is_ready(venv, wanted):  # another process made it while we waited
+            return python
         found = state(venv)
-        if found == {"state": "ready", "key": wanted}:  # another process made it while we waited
-            return venv / "bin" / "python"
         if found is None and venv.exists():
             raise LaunchError(
                 ENVIRONMENT, f"{venv}: exists and is not ours; activate it (where it holds vLLM) or move it away"
             )
         why = "making" if found is None else "remaking half-made" if found["state"] == "making" else "renewing"
         console.say(f"installing: {why} {venv}")
-        shutil.rmtree(venv, ignore_errors=True)
         run(plan, project, venv, console)
         _write(venv, {"state": "ready", "key": wanted})
-    return venv / "bin" / "python"
+    return python
+
+
+def _is_ready(venv: Path, wanted: str) -> bool:
+    """Whether `venv` is whole, made from this plan, and its Python has not been taken away since."""
+    return state(venv) == {"state": "ready", "key": wanted} and (venv / "bin" / "python").exists()
 
 
 def state(venv: Path) -> dict | None:
@@ -70,8 +75,7 @@ def state(venv: Path) -> dict | None:
 def run(plan: Sequence[Step], project: Path, venv: Path, console: Console) -> None:
     """Every step in order; LaunchError(ENVIRONMENT) with pip's last lines. A stop leaves state `making` behind."""
     try:
-        (venv / "install").mkdir(parents=True)
-        _write(venv, {"state": "making"})
+        _begin(venv)
     except OSError as error:
         raise LaunchError(ENVIRONMENT, f"{venv}: {error.strerror}") from None
     for number, step in enumerate(plan, 1):
@@ -83,6 +87,23 @@ def run(plan: Sequence[Step], project: Path, venv: Path, console: Console) -> No
         if time.monotonic() - begun > 5:
             console.say(f"installing {number}/{len(plan)}: done in {time.monotonic() - begun:.0f} s")
     shutil.rmtree(venv / "install" / "wheel", ignore_errors=True)
+
+
+def _begin(venv: Path) -> None:
+    """An empty `venv` in state `making`. Whenever this is cut short, what is there says that it is ours."""
+    if not venv.exists():
+        fresh = venv.with_name(f"{venv.name}.making")  # renamed once it has its state
+        shutil.rmtree(fresh, ignore_errors=True)
+        fresh.mkdir(parents=True)
+        _write(fresh, {"state": "making"})
+        os.rename(fresh, venv)
+    _write(venv, {"state": "making"})
+    for entry in venv.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != STATE:
+            entry.unlink()
+    (venv / "install").mkdir()
 
 
 def chosen(step: Step) -> tuple[str, ...]:
@@ -103,22 +124,12 @@ def _run(step: Step, argv: Sequence[str], project: Path, console: Console) -> No
     # The helper of the wheels is run from this checkout: the package itself is installed last.
     environ["PYTHONPATH"] = str(project) if "xpu_moe.launch.install.wheels" in argv else ""
     try:
-        child = subprocess.Popen(
-            argv, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True, errors="replace", start_new_session=True,
-        )  # fmt: skip
+        code, output = tool.run(argv, environ)
     except OSError as error:
-        raise LaunchError(ENVIRONMENT, f"{step.title}: {argv[0]}: {error.strerror}") from None
-    try:
-        output, _ = child.communicate()
-    except BaseException:  # Ctrl-C: pip must not go on alone
-        with contextlib.suppress(OSError):
-            os.killpg(child.pid, 9)
-        child.wait()
-        raise
-    if child.returncode and step.optional:
+        raise LaunchError(ENVIRONMENT, f"{step.title}: {error.strerror}") from None
+    if code and step.optional:
         console.say(f"  {step.title}: did not work, going on without")
-    elif child.returncode:
+    elif code:
         raise LaunchError(ENVIRONMENT, f"{step.title}: {explain(output)}")
 
 
@@ -153,10 +164,14 @@ def _write(venv: Path, content: dict) -> None:
 
 
 @contextlib.contextmanager
-def _locked(project: Path) -> Iterator[None]:
+def _locked(project: Path, console: Console) -> Iterator[None]:
     handle = os.open(project, os.O_RDONLY)  # the checkout's own folder is the lock: no file is left behind
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.say("installing: waiting for another run that installs into this checkout")
+            fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
