@@ -81,9 +81,10 @@ def test_sizes_that_cannot_be_are_named(tmp_path, capsys, arguments, field):
         Shape(layers=-1)
 
 
-def test_a_full_disk_leaves_nothing(tmp_path):
+@pytest.mark.parametrize("room", [1000, 300_000])  # full at the tokenizer, at the weights
+def test_a_full_disk_leaves_nothing(tmp_path, room):
     def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
 
     done = subprocess.run(
         [sys.executable, "-m", "xpu_moe.demo", str(tmp_path / "m")], preexec_fn=limit, capture_output=True, text=True

@@ -23,7 +23,8 @@ def write(folder: Path, max_length: int) -> tuple[int, int, int]:
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([BOS, EOS])
-    tokenizer.save(str(folder / "tokenizer.json"))
+    # Not tokenizer.save: it reports a full disk as a bare Exception.
+    (folder / "tokenizer.json").write_text(tokenizer.to_str(pretty=True), encoding="utf-8")
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": BOS,

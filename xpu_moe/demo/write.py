@@ -5,8 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -133,8 +133,8 @@ def _siblings(targets: Iterable[Path]) -> Iterator[list[Path]]:
     folders: list[Path] = []
     try:
         for target in targets:
-            folders.append(Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent)))
-            folders[-1].chmod(0o755)
+            folders.append(target.with_name(f".{target.name}.{secrets.token_hex(4)}"))  # noted before it is there
+            folders[-1].mkdir(0o755)
         yield folders
     finally:
         for folder in folders:
