@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from tests.launch.conftest import PROJECT
 from xpu_moe.launch import args, build, detect, main, model, settings
 from xpu_moe.launch.errors import USAGE, LaunchError
 from xpu_moe.launch.secrets import Masker
@@ -233,3 +234,16 @@ def test_the_printed_plan_pasted_into_a_shell_is_the_plan(tmp_path, name):
     assert tuple(words) == plan.command
     assert variable == "a'b$(touch INJECTED)\nc"
     assert not done.stderr and not list(tmp_path.rglob("INJECTED"))
+
+
+def test_the_plan_names_the_active_environments_vllm(tmp_path, monkeypatch):
+    """Before our package is in it, the plan is made by another Python."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "vllm").touch()
+    monkeypatch.delenv("XPU_MOE_VLLM", raising=False)
+    monkeypatch.setattr(main.sys, "executable", "/no/such/bin/python")
+    monkeypatch.setenv("VIRTUAL_ENV", str(tmp_path))
+    assert main.vllm_command() == str(tmp_path / "bin" / "vllm")
+    monkeypatch.setenv("VIRTUAL_ENV", "/no/such")
+    monkeypatch.delenv("CONDA_PREFIX", raising=False)
+    assert main.vllm_command() == str(PROJECT / ".venv" / "bin" / "vllm")

@@ -114,12 +114,16 @@ def planned_demo() -> Model:
 
 
 def vllm_command() -> str:
-    """The vllm command: XPU_MOE_VLLM, else the one beside this Python, else the one of `.venv` to come."""
+    """The vllm command: XPU_MOE_VLLM, else the one beside this Python, else the active environment's (a plan for one
+    that our package is not in yet is made outside of it), else the one of `.venv` to come."""
     given = read.text("XPU_MOE_VLLM")
     if given:
         return given
-    beside = Path(sys.executable).parent / "vllm"
-    return str(beside if beside.exists() else PROJECT / ".venv" / "bin" / "vllm")
+    active = [root for name in ("VIRTUAL_ENV", "CONDA_PREFIX") if (root := read.text(name))]
+    for found in (Path(sys.executable).parent / "vllm", *(Path(root) / "bin" / "vllm" for root in active)):
+        if found.exists():
+            return str(found)
+    return str(PROJECT / ".venv" / "bin" / "vllm")
 
 
 def _print(arguments: Arguments, argv: list[str], plan: LaunchPlan, console: Console) -> int:

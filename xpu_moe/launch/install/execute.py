@@ -7,6 +7,7 @@ without that file is somebody else's and is left alone.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -77,7 +78,9 @@ def run(plan: Sequence[Step], project: Path, venv: Path, console: Console) -> No
     try:
         _begin(venv)
     except OSError as error:
-        raise LaunchError(ENVIRONMENT, f"{venv}: {error.strerror}") from None
+        fixed = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
+        advice = "; clone to where you may write, or activate an environment that holds vLLM" if fixed else ""
+        raise LaunchError(ENVIRONMENT, f"{venv}: {error.strerror}{advice}") from None
     for number, step in enumerate(plan, 1):
         argv = chosen(step)
         size = f", about {step.megabytes} MB" if step.megabytes else ""
