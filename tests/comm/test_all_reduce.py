@@ -46,6 +46,7 @@ def _add_rms(communicator: groups.Communicator):
     draw = torch.Generator().manual_seed(7)
     parts = torch.randn(world, 4, 64, generator=draw)
     residual, weight = torch.randn(4, 64, generator=draw), torch.rand(64, generator=draw)
+    parts[:, 1], residual[1] = parts[:, 1] * 1e-3, residual[1] * 1e-3  # a row for which eps matters
     normed, total = all_reduce_add_rms(parts[rank].clone(), residual, weight, 1e-6, communicator)
     truth = parts.double().sum(0) + residual.double()
     truth_normed = truth / (truth.square().mean(1, keepdim=True) + 1e-6).sqrt() * weight.double()

@@ -47,14 +47,39 @@ def edit_quantization(**fields) -> Callable[[Path], None]:
     return change
 
 
-def swap_one_scale(folder: Path) -> None:
-    """Exchange the smallest and the largest scale of one expert's w2: two numbers of 2 bytes in the whole model."""
+ONE_SCALE = "model.layers.0.block_sparse_moe.experts.0.w2.scales"
+
+
+def change_tensor(folder: Path, name: str, change: Callable[[dict], None]) -> None:
+    """Rewrite the file that holds tensor `name` after `change(its tensors)`."""
     from safetensors.torch import load_file, save_file
 
-    name = "model.layers.0.block_sparse_moe.experts.0.w2.scales"
     file = folder / json.loads((folder / "model.safetensors.index.json").read_text())["weight_map"][name]
     tensors = load_file(file)
-    scales = tensors[name].view(-1)
-    low, high = int(scales.argmin()), int(scales.argmax())
-    scales[[low, high]] = scales[[high, low]].clone()
+    change(tensors)
     save_file(tensors, file, metadata={"format": "pt"})
+
+
+def swap_one_scale(folder: Path) -> None:
+    """Exchange the smallest and the largest scale of one expert's w2: two numbers of 2 bytes in the whole model."""
+
+    def swap(tensors: dict) -> None:
+        scales = tensors[ONE_SCALE].view(-1)
+        low, high = int(scales.argmin()), int(scales.argmax())
+        scales[[low, high]] = scales[[high, low]].clone()
+
+    change_tensor(folder, ONE_SCALE, swap)
+
+
+def spoil_one_scale(folder: Path) -> None:
+    """One NaN in the whole model."""
+    change_tensor(folder, ONE_SCALE, lambda tensors: tensors[ONE_SCALE].view(-1)[:1].fill_(float("nan")))
+
+
+def drop_one_tensor(folder: Path) -> None:
+    """A checkpoint whose last file was cut: one tensor is in no file and not in the index."""
+    change_tensor(folder, ONE_SCALE, lambda tensors: tensors.pop(ONE_SCALE))
+    index = folder / "model.safetensors.index.json"
+    listed = json.loads(index.read_text())
+    del listed["weight_map"][ONE_SCALE]
+    index.write_text(json.dumps(listed))

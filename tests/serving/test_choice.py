@@ -72,6 +72,16 @@ def test_nothing_for_large_m_is_refused_at_load_with_every_reason(room):
         choose(CASE, Options(), 4096, ABSENT)
 
 
+def test_no_number_of_tokens_falls_between_decode_and_prefill(room):
+    room(Fake("esimd", 1, 64), Fake("from_65", 65, 1 << 20))
+    assert choose(CASE, Options(), 4096).prefill.name == "from_65"
+    room(Fake("esimd", 1, 64), Fake("from_66", 66, 1 << 20))
+    contract.backends.cache_clear()
+    contract.select.cache_clear()
+    with pytest.raises(Unservable, match=r"from_66: M 66"):
+        choose(CASE, Options(), 4096)
+
+
 def test_a_faster_layout_that_prefill_cannot_read_is_passed_over(room):
     room(Fake("tiled", 1, 64, layout="tiles"), Fake("plain", 1, 1 << 20))
     choice = choose(CASE, Options(), 4096)

@@ -64,6 +64,8 @@ def ran(tmp_path_factory):
             llm={"additional_config": {"xpu_moe": {"backend": "cpu_grouped", "decode_limit": 4, "routed": "on"}}},
         ),
         job("sym", checkpoints.variant(int4, "sym", checkpoints.edit_quantization(sym=False)), may_fail=True),
+        job("missing", checkpoints.variant(int4, "missing", checkpoints.drop_one_tensor), may_fail=True),
+        job("nan", checkpoints.variant(int4, "nan", checkpoints.spoil_one_scale), may_fail=True),
         job("typo", int4, llm={"additional_config": {"xpu_moe": {"decode_limits": 4}}}, may_fail=True),
         job("inc", int4, llm={"quantization": "inc"}, may_fail=True),
     ]  # fmt: skip
@@ -174,6 +176,11 @@ def test_choices_by_option_serve_and_nothing_changes(ran):
 
 def test_a_checkpoint_that_cannot_be_served_is_refused_by_field(ran):
     assert "quantization_config.sym: got False, wanted true" in ran["sym"]["error"]
+
+
+def test_a_tensor_that_is_missing_or_no_number_is_refused_by_name(ran):
+    assert f"{checkpoints.ONE_SCALE}: not in the checkpoint" in ran["missing"]["error"]
+    assert "w2_scales[0]: 1 of 512 scales are NaN" in ran["nan"]["error"]
 
 
 def test_a_wrong_option_is_refused_by_name(ran):

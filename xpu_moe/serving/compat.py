@@ -76,6 +76,11 @@ def vllm_config() -> Any:
     return get_current_vllm_config()
 
 
+def load_format(config: Any) -> str:
+    """How a VllmConfig has weights loaded: auto, safetensors, dummy, …"""
+    return str(getattr(getattr(config, "load_config", None), "load_format", "auto"))
+
+
 def wants_routes(config: Any) -> bool:
     """Whether a VllmConfig asks for the routed experts of each token (0.26: model_config, 0.32: aux_output_config)."""
     holders = (getattr(config, name, None) for name in ("model_config", "aux_output_config"))

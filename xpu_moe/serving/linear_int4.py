@@ -15,6 +15,7 @@ from vllm.model_executor.parameter import GroupQuantScaleParameter, PackedvLLMPa
 from xpu_moe.formats import gptq
 from xpu_moe.formats.quantization import Int4Spec
 from xpu_moe.serving import compat, tell
+from xpu_moe.serving.arrivals import check_finite
 from xpu_moe.serving.packing import PER_WORD, check_order, dense, plain_order, symmetric_zeros
 from xpu_moe.serving.report import Layer
 
@@ -45,8 +46,9 @@ class DequantizedLinear(LinearMethodBase):
             "qweight": PackedvLLMParameter(
                 data=torch.empty(depth // PER_WORD, width, dtype=torch.int32), packed_dim=0, **packed
             ),
-            "scales": GroupQuantScaleParameter(  # fp16 as stored, whatever the model's dtype is
-                data=torch.empty(depth // group, width, dtype=torch.float16),
+            # fp16 as stored, whatever the model's dtype is; NaN where the checkpoint brings none
+            "scales": GroupQuantScaleParameter(
+                data=torch.full((depth // group, width), torch.nan, dtype=torch.float16),
                 input_dim=0,
                 output_dim=1,
                 weight_loader=loader,
@@ -61,8 +63,9 @@ class DequantizedLinear(LinearMethodBase):
             layer.register_parameter(name, parameter)
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        """Raises UnsupportedCheckpoint for real zero points or reordered rows."""
+        """Raises UnsupportedCheckpoint for real zero points, reordered rows, scales that are missing or no numbers."""
         gptq.check_symmetric(f"{self.prefix}.qzeros", layer.qzeros.data, self.spec.zero_point)
+        check_finite(f"{self.prefix}.scales", layer.scales.data)
         if "g_idx" in layer._parameters:
             check_order(f"{self.prefix}.g_idx", layer.g_idx.data, self.spec.group_size)
         loaded = sum(p.numel() * p.element_size() for p in layer.parameters(recurse=False))

@@ -20,6 +20,7 @@ import xpu_moe.ops.route_and_quant_fp8  # noqa: F401
 from xpu_moe.ops.activation import is_gated
 from xpu_moe.ops.contract import NoBackend, select, with_tokens
 from xpu_moe.serving import workspace
+from xpu_moe.serving.arrivals import check_finite
 from xpu_moe.serving.choice import Unservable, Way, choose
 from xpu_moe.serving.moe_method import OurMoeMethod
 
@@ -72,17 +73,28 @@ class Fp8MoeMethod(OurMoeMethod):
         inter = intermediate_size_per_partition
         self.decide(layer, num_experts, hidden_size, inter, params_dtype)
         rows = (2 if is_gated(self.choice.case.activation) else 1) * inter
-        for name, width, depth in (("w13", rows, hidden_size), ("w2", hidden_size, inter)):
+        arrivals = self.arrivals = self.watched(layer, num_experts)
+        whole = inter * self.moe.tp_size
+        for name, width, depth, disk in (
+            ("w13", rows, hidden_size, (whole, hidden_size)), ("w2", hidden_size, inter, (hidden_size, whole)),
+        ):  # fmt: skip
             weight = torch.empty(num_experts, width, depth, dtype=torch.float8_e4m3fn)
             scale = torch.ones(num_experts, width // BLOCK, depth // BLOCK, dtype=torch.float32)
             scaled = {**attributes, "quant_method": FusedMoeWeightScaleSupported.BLOCK.value}
             for part, tensor, extra in (("weight", weight, attributes), ("weight_scale_inv", scale, scaled)):
                 parameter = torch.nn.Parameter(tensor, requires_grad=False)
                 layer.register_parameter(f"{name}_{part}", parameter)
-                set_weight_attrs(parameter, extra)
+                size = disk if part == "weight" else tuple(-(-side // BLOCK) for side in disk)
+                loader = arrivals.watch(f"{name}_{part}", attributes.get("weight_loader"), size)
+                set_weight_attrs(parameter, {**extra, "weight_loader": loader})
 
     def process_weights_after_loading(self, layer: Any) -> None:
         choice = self.choice
+        for name in ("w13", "w2"):
+            for part in ("weight", "weight_scale_inv"):
+                self.arrivals.require(f"{name}_{part}")
+            scales = getattr(layer, f"{name}_weight_scale_inv").data
+            check_finite(f"{layer.layer_name}.{name}_weight_scale_inv", scales)
         w13, w13_scale, w2, w2_scale = (tensor.data for tensor in _weights(layer))
         weights = Fp8Weights(w13, w13_scale, w2, w2_scale)
         loaded = weights.nbytes

@@ -25,6 +25,7 @@ from xpu_moe.formats.quantization import Int4Spec
 from xpu_moe.ops.activation import is_gated
 from xpu_moe.ops.contract import Case, with_tokens
 from xpu_moe.serving import compat, stock_xpu, workspace
+from xpu_moe.serving.arrivals import check_finite, on_disk
 from xpu_moe.serving.choice import Stock, Unservable, Way, choose, choose_routed
 from xpu_moe.serving.moe_method import OurMoeMethod
 from xpu_moe.serving.packing import PER_WORD, check_order, plain_order, symmetric_zeros
@@ -70,7 +71,12 @@ class Int4MoeMethod(OurMoeMethod):
             "quant_method": FusedMoeWeightScaleSupported.GROUP.value,
             "is_transposed": True,  # K first, as on disk
         }
-        for name, width, depth in (("w13", rows, hidden_size), ("w2", hidden_size, intermediate_size_per_partition)):
+        arrivals = self.arrivals = self.watched(layer, experts)
+        whole = intermediate_size_per_partition * self.moe.tp_size
+        for name, width, depth, disk in (
+            ("w13", rows, hidden_size, on_disk(hidden_size, whole, group, PER_WORD)),
+            ("w2", hidden_size, intermediate_size_per_partition, on_disk(whole, hidden_size, group, PER_WORD)),
+        ):
             # fp16 whatever the model's dtype is: AutoRound stores fp16 scales, and bf16 would cut three of their bits
             tensors = {
                 "qweight": torch.empty(experts, depth // PER_WORD, width, dtype=torch.int32),
@@ -83,7 +89,8 @@ class Int4MoeMethod(OurMoeMethod):
             for part, tensor in tensors.items():
                 parameter = torch.nn.Parameter(tensor, requires_grad=False)
                 layer.register_parameter(f"{name}_{part}", parameter)
-                set_weight_attrs(parameter, extra)
+                loader = arrivals.watch(f"{name}_{part}", attributes.get("weight_loader"), disk[part])
+                set_weight_attrs(parameter, {**extra, "weight_loader": loader})
 
     def process_weights_after_loading(self, layer: Any) -> None:
         """Checkpoint packing -> the chosen layout, in place. Raises UnsupportedCheckpoint naming the tensor."""
@@ -160,6 +167,9 @@ class Int4MoeMethod(OurMoeMethod):
         tensors: dict[str, Any] = {}
         for name in ("w13", "w2"):
             where = f"{layer.layer_name}.{name}"
+            for part in ("qweight", "scales"):
+                self.arrivals.require(f"{name}_{part}")
+            check_finite(f"{where}_scales", getattr(layer, f"{name}_scales").data)
             gptq.check_symmetric(f"{where}_qzeros", getattr(layer, f"{name}_qzeros").data, self.spec.zero_point)
             if f"{name}_g_idx" in layer._parameters:
                 for order in getattr(layer, f"{name}_g_idx").data:

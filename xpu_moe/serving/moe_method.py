@@ -11,9 +11,10 @@ from vllm.model_executor.layers.fused_moe import FusedMoEMethodBase
 import xpu_moe.ops.route_sigmoid_topk  # noqa: F401  defines torch.ops.xpu_moe.route_sigmoid_topk
 from xpu_moe import device
 from xpu_moe.formats.quantization import UnsupportedCheckpoint
-from xpu_moe.ops.activation import ACTIVATIONS
+from xpu_moe.ops.activation import ACTIVATIONS, is_gated
 from xpu_moe.ops.contract import Case, NoBackend, select
 from xpu_moe.serving import compat, tell
+from xpu_moe.serving.arrivals import Arrivals
 from xpu_moe.serving.choice import Choice, Unservable
 from xpu_moe.serving.options import Options
 from xpu_moe.serving.report import Layer
@@ -32,6 +33,7 @@ class OurMoeMethod(FusedMoEMethodBase):
         config = compat.vllm_config()
         self.options = Options.read(config.additional_config)
         self.max_tokens = int(config.scheduler_config.max_num_batched_tokens)
+        self.load_format = compat.load_format(config)
         # who asks vLLM for the routes of each token gets them from its own router only
         self.routes_wanted = compat.wants_routes(config)
         self.routing = ""
@@ -66,6 +68,10 @@ class OurMoeMethod(FusedMoEMethodBase):
 
             return fused_topk_bias(x, logits, "sigmoid", bias, layer.top_k, layer.renormalize)
         return torch.ops.xpu_moe.route_sigmoid_topk(logits, bias, layer.top_k, layer.renormalize, 1.0)
+
+    def watched(self, layer: Any, experts: int) -> Arrivals:
+        """A list of what the checkpoint brings for a layer."""
+        return Arrivals(layer.layer_name, experts, is_gated(layer.activation.value), self.load_format)
 
     def case_of(
         self, layer: Any, experts: int, hidden: int, inter: int, dtype: torch.dtype, group: int, **more: Any

@@ -44,6 +44,14 @@ def test_every_world_size_has_a_measured_or_marked_row(world):
     assert table.choose("sm_90", world, 1 << 30).algorithm == "library"
 
 
+def test_two_h200s_take_what_was_measured_there():
+    """docs/measurements/h200-x2-collectives.md: one trip wins up to the size of the slots, two trips nowhere."""
+    for size in (8, 6144, 96 << 10, 512 << 10, 2 << 20, 8 << 20, 16 << 20):
+        assert table.choose("sm_90", 2, size).algorithm == "one_shot"
+    assert table.choose("sm_90", 2, (16 << 20) + 1).algorithm == "library"
+    assert [row.world_size for row in table.TABLE if "assumed" not in row.source] == [2]
+
+
 @pytest.mark.parametrize("found", table.TABLE, ids=lambda r: f"{r.architecture}-{r.world_size}")
 def test_thresholds_hold_to_the_byte_and_the_reason_names_them(found):
     limits = [("one_shot", found.one_shot), ("two_shot", found.two_shot)]

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.cuda.collectives.model import Overwritten, run, value
+from xpu_moe.cuda.collectives import arena
 
 
 def wanted(world: int, calls: int) -> list[list[int]]:
@@ -20,6 +22,12 @@ def wanted(world: int, calls: int) -> list[list[int]]:
 def test_three_slots_give_the_right_sums_whatever_the_interleaving(world, calls, seed):
     draw = random.Random(seed)
     assert run(world, calls, 3, draw.randrange) == wanted(world, calls)
+
+
+def test_host_and_kernels_have_the_three_slots_of_the_model():
+    source = (Path(arena.__file__).parent / "lamport.cuh").read_text(encoding="utf-8")
+    assert "constexpr int SLOTS = 3;" in source and arena.SLOTS == 3
+    assert "% 3" in source, "the slot of a call"
 
 
 @given(choices=st.lists(st.integers(0, 1 << 16), max_size=400))

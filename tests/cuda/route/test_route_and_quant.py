@@ -35,12 +35,13 @@ def one_group(values: torch.Tensor, ue8m0: bool) -> tuple[torch.Tensor, float]:
 
 @pytest.mark.parametrize("hidden", (3072, 3000, 384, 128, 64, 1))
 @pytest.mark.parametrize("ue8m0", (False, True))
-def test_every_group_follows_the_definition_whatever_the_hidden_size(hidden, ue8m0):
-    x, logits, bias = arguments(3, hidden)
+@pytest.mark.parametrize("tokens", (1, 3))
+def test_every_group_follows_the_definition_whatever_the_hidden_size(hidden, ue8m0, tokens):
+    x, logits, bias = arguments(tokens, hidden)
     found = route_and_quant_fp8(x, logits, bias, 4, scale_ue8m0=ue8m0)
     assert selection(x, logits, Options(4, scale_ue8m0=ue8m0)).name == "cpu_pair"
-    assert found.x_scale.shape == (3, -(-hidden // 128))
-    for row, start in itertools.product(range(3), range(0, hidden, 128)):
+    assert found.x_scale.shape == (tokens, -(-hidden // 128))
+    for row, start in itertools.product(range(tokens), range(0, hidden, 128)):
         end = min(start + 128, hidden)
         codes, scale = one_group(x[row, start:end], ue8m0)
         assert found.x_scale[row, start // 128].item() == scale
