@@ -69,6 +69,15 @@ def aligned(array: np.ndarray) -> np.ndarray:
     return copy
 
 
+def _apart(rows: np.ndarray, gap: int) -> np.ndarray:
+    """[M, N] -> aligned [M, N + gap], poison behind each row."""
+    if not gap:
+        return aligned(rows)
+    wide = empty((rows.shape[0], rows.shape[1] + gap), rows.dtype)
+    wide[:, : rows.shape[1]] = rows
+    return wide
+
+
 def as_float32(bits: np.ndarray, dtype: str) -> np.ndarray:
     """uint16 patterns of float16 or bfloat16 -> float32."""
     if dtype == "float16":
@@ -80,11 +89,12 @@ def moe_u4(
     x: Any, w13: Any, w13_scale: Any, w2: Any, w2_scale: Any, topk_weights: Any = None, topk_ids: Any = None, *,
     nibble: str = "u4", group_size: int, activation: str = "silu", logits: Any = None, bias: Any = None, top_k: int = 0,
     renormalize: bool = True, route_scale: float = 1.0, dtype: str | None = None, count: bool = True, seed: int = 0,
+    row_gap: int = 0,
 ) -> Emulated:  # fmt: skip
     """`moe_u4` by the ESIMD source on the host: routed by topk_weights and topk_ids, or by `logits` (with `top_k`).
 
-    Shapes as in xpu_moe.ops.moe_u4. `count` False leaves the byte counters out (faster). Raises ValueError with the
-    reason for a case that the kernels do not serve.
+    Shapes as in xpu_moe.ops.moe_u4. `count` False leaves the byte counters out (faster). `row_gap`: poisoned elements
+    behind each row of x and of the output. Raises ValueError with the reason for a case that the kernels do not serve.
     """
     x, found = _array(x)
     dtype = dtype or found
@@ -126,9 +136,10 @@ def moe_u4(
         raise ValueError(reason)
 
     hidden = empty((tokens, top_k, inter), np.float32)
-    out = empty((tokens, hidden_size), np.uint16)
-    arrays = {"x": x, "w13": w13, "w13_scale": w13_scale, "w2": w2, "w2_scale": w2_scale}
-    arrays = {name: aligned(array) for name, array in arrays.items()} | {"hidden": hidden, "out": out}
+    out = empty((tokens, hidden_size + row_gap), np.uint16)
+    arrays = {"w13": w13, "w13_scale": w13_scale, "w2": w2, "w2_scale": w2_scale}
+    arrays = {name: aligned(array) for name, array in arrays.items()}
+    arrays |= {"x": _apart(x, row_gap), "hidden": hidden, "out": out}
     watches = {n: Watch(n, a) for n, a in arrays.items()} if count else {}
     traffic, threads = {}, {}
     if tokens:
@@ -139,8 +150,10 @@ def moe_u4(
         up = launch.up(dtype, tokens, hidden_size, inter, top_k, group_size, is_gated(activation))
         down = launch.down(dtype, tokens, hidden_size, inter, top_k, group_size)
         values = arrays | sizes | router
-        up_more = {"x_stride": hidden_size, "flags": up_flags, "route_scale": route_scale}
-        down_more = {"topk_ids": ids, "topk_weights": weights, "out_stride": hidden_size, "flags": down_flags}
+        up_more = {"x_stride": hidden_size + row_gap, "flags": up_flags, "route_scale": route_scale}
+        down_more = {
+            "topk_ids": ids, "topk_weights": weights, "out_stride": hidden_size + row_gap, "flags": down_flags,
+        }  # fmt: skip
         for family, shape, more in (("moe_u4_up", up, up_more), ("moe_u4_down", down, down_more)):
             values |= more | {"split": shape.split}
             traffic[family] = library.run(shape, family, values, tuple(watches.values()), seed)
@@ -149,8 +162,8 @@ def moe_u4(
     weight_names = ("w13", "w13_scale", "w2", "w2_scale")
     per_expert = sum(arrays[n].nbytes // experts for n in weight_names)
     return Emulated(
-        output=as_float32(out, dtype),
-        bits=out,
+        output=as_float32(np.ascontiguousarray(out[:, :hidden_size]), dtype),
+        bits=out[:, :hidden_size],
         weight_bytes=sum(watches[n].loaded for n in weight_names) if count else 0,
         floor_bytes=len(used) * per_expert,
         traffic=traffic,

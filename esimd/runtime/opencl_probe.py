@@ -17,11 +17,12 @@ from xpu_moe.esimd.runtime.room import TWINS
 def probe(shape: Any, call: Any) -> dict[str, Any]:
     """Run `call` (xpu_moe.probe.moe_call.Call) by the SIMT twin: numbers, host code and submission in us a layer.
 
-    Raises ToolEnvironmentError, BuildError, RuntimeFailure, KernelMissing.
+    Raises ToolEnvironmentError, BuildError, RuntimeFailure, KernelMissing; ValueError for a case that no twin serves.
     """
-
     running, device = session.for_opencl_cpu(), standalone.start()
     backend = (RoutedMoe if shape.routed else Moe)(TWINS, lambda index: running)
+    if refusal := backend.refusal(call.case()):
+        raise ValueError(refusal)
     weights = [device.tensor(tensor.cpu()) for tensor in call.weights.values()]
     x, *routes = (device.tensor(tensor.cpu()) for tensor in (call.x, *call.routes[0]))
     out = device.empty(shape.tokens, shape.hidden_size, dtype=x.dtype)

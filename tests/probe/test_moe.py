@@ -60,6 +60,7 @@ def test_an_output_that_was_not_written_is_wrong(capsys, monkeypatch):
     ("extra", "message"),
     [
         (("--tp", "3"), "--tp: got 3, wanted a divisor of --intermediate-size 512"),
+        (("--tp", "0"), "--tp: got 0, wanted a divisor of --intermediate-size 512"),
         (("--tp", "8", "--group-size", "128"), "/ --tp: got 64, wanted a multiple of --group-size 128"),
         (("--group-size", "48"), "--group-size: got 48, wanted 32 or 64 or 128"),
         (("--top-k", "17"), "--top-k: got 17, wanted 1..16"),
@@ -143,6 +144,14 @@ def test_emulate_runs_the_esimd_source_and_counts_its_bytes():
 def test_without_clang_the_package_is_named_and_the_exit_code_is_2(tmp_path):
     done = _child("--emulate", PATH=str(tmp_path))
     assert done.returncode == 2 and "apt-get install" in done.stderr and "clang-22" in done.stderr
+    assert json.loads(done.stdout)["ok"] is False
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("flag", ["--emulate", "--opencl"])
+def test_more_tokens_than_the_kernels_serve_are_refused_with_the_reason(flag):
+    done = _child(flag, "-m", "65")
+    assert done.returncode == 2 and "65 tokens, wanted at most 64" in done.stderr
     assert json.loads(done.stdout)["ok"] is False
 
 

@@ -33,7 +33,7 @@ class CannotProbe(RuntimeError):
 
 def check_shape(shape: Shape) -> None:
     """Raise CannotProbe for flags that fit no layer."""
-    if shape.intermediate_size % shape.tp:
+    if shape.tp < 1 or shape.intermediate_size % shape.tp:
         raise CannotProbe(f"--tp: got {shape.tp}, wanted a divisor of --intermediate-size {shape.intermediate_size}")
     if shape.group_size not in GROUP_SIZES:
         raise CannotProbe(f"--group-size: got {shape.group_size}, wanted {' or '.join(map(str, GROUP_SIZES))}")

@@ -67,7 +67,8 @@ def test_hidden_position_is_a_permutation_that_parts_even_and_odd():
         ({"hidden_size": 3000}, "hidden_size 3000 is not a multiple"),
         ({"top_k": 17}, "top_k 17, wanted 1..16"),
         ({"tokens": 65}, "65 tokens"),
-        ({"num_experts": 1 << 20}, "row offsets leave 32 bits"),
+        ({"num_experts": 29128}, "row offsets leave 32 bits"),  # 384 * 3072 / 16 = 73728 an expert, 2^31 in all
+        ({"num_experts": 0}, "num_experts 0"),
     ],
 )
 def test_unsupported_says_why(change, words):
@@ -77,6 +78,16 @@ def test_unsupported_says_why(change, words):
     }  # fmt: skip
     assert launch.unsupported(**case) is None
     assert words in launch.unsupported(**case | change)
+
+
+def test_the_last_case_below_the_limit_of_row_offsets_is_served():
+    assert launch.unsupported("float16", 64, 3072, 384, 29127, 16, 128) is None
+
+
+def test_a_split_that_fills_no_better_is_not_taken():
+    """1700 threads fill 83 % of a wave, 3400 fill 83 % of two: one thread a pair."""
+    assert launch.up_split(1, 1700, 2) == 1
+    assert launch.up_split(1, 1700, 8) == 8
 
 
 def test_unknown_names_are_refused():
