@@ -7,6 +7,9 @@
 #pragma once
 
 #include <dlfcn.h>
+
+#include <limits>
+
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 
 #include "submit.hpp"
@@ -66,6 +69,18 @@ template <class Dim> std::string shape_text(const Dim* dims, int64_t rank, int64
   return text.str();
 }
 
+constexpr int64_t kMaxOffset = std::numeric_limits<int32_t>::max();
+
+struct Place {
+  int32_t type = 0, index = 0;
+
+  explicit Place(AtenTensorHandle tensor) {
+    aoti_torch_get_device_type(tensor, &type);
+    aoti_torch_get_device_index(tensor, &index);
+  }
+  bool operator==(const Place& other) const { return type == other.type && index == other.index; }
+};
+
 // Compares a tensor with its slot; BadArgument's form: argument, got, wanted.
 inline void check(AtenTensorHandle tensor, const Slot& slot, int64_t tokens, int64_t workspace_bytes, void** pointer,
                   int32_t* stride) {
@@ -100,7 +115,11 @@ inline void check(AtenTensorHandle tensor, const Slot& slot, int64_t tokens, int
       fail(slot.name, ".stride(", i, "): got ", strides[i], ", wanted ", expected, ": call .contiguous() once, at load");
     expected *= sizes[i];
   }
-  *stride = rank && sizes[0] != 1 ? static_cast<int32_t>(strides[0]) : static_cast<int32_t>(expected);
+  const int64_t apart = rank && sizes[0] != 1 ? strides[0] : expected;
+  if (slot.row_stride && apart > kMaxOffset / tokens)
+    fail(slot.name, ".stride(0): got ", apart, ", wanted at most ", kMaxOffset / tokens,
+         ": the kernels count elements in 32 bits; call .contiguous()");
+  *stride = static_cast<int32_t>(apart);
   if (reinterpret_cast<uintptr_t>(*pointer) % slot.alignment)
     fail(slot.name, ".data_ptr(): got an address that is not a multiple of ", slot.alignment, " bytes, wanted one: ",
          "call .contiguous()");
@@ -122,8 +141,12 @@ inline void run(const Plan& plan, const Tensors& tensors) {
     fail(plan.slots[plan.tokens_slot].name, ".shape[0]: got ", tokens, " tokens, wanted 1..", plan.programs.size() - 1,
          " as the plan was made for (", plan.what, ")");
   Bound bound;
-  for (int i = 0; i < tensors.count; ++i)
+  const Place place(tensors.handle[plan.tokens_slot]);
+  for (int i = 0; i < tensors.count; ++i) {
+    if (!(Place(tensors.handle[i]) == place))
+      fail(plan.slots[i].name, ".device: got another one than ", plan.slots[plan.tokens_slot].name, "'s, wanted one device");
     check(tensors.handle[i], plan.slots[i], tokens, program->workspace_bytes, &bound.pointer[i], &bound.stride[i]);
+  }
   submit(queue_of(tensors.handle[plan.tokens_slot]), *program, bound);
 }
 

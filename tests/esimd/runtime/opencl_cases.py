@@ -17,6 +17,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
+import numpy as np
 import torch
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
@@ -260,6 +261,10 @@ def case_what_does_not_fit_is_an_error_with_the_argument() -> dict:
     odd = device().tensor(torch.zeros(2 * 256 + 8, dtype=torch.float16))[3 : 3 + 512].view(2, 256)
     address = raised(RuntimeError, lambda: call(x=odd))
     assert "x.data_ptr(): got an address that is not a multiple of 16 bytes" in address, address
+    pages = np.zeros((1 << 30) + 256, np.float16)  # address space alone: refused by its stride, never touched
+    huge = torch.as_strided(torch.from_numpy(pages), (2, 256), (1 << 30, 1))
+    apart = raised(RuntimeError, lambda: call(x=huge))
+    assert "x.stride(0): got 1073741824, wanted at most 1073741823" in apart, apart
     many = device().tensor(torch.zeros(65, 256, dtype=torch.float16))
     routes = {"topk_weights": torch.zeros(65, 2), "topk_ids": torch.zeros(65, 2, dtype=torch.int32)}
     tokens = raised(RuntimeError, lambda: call(x=many, **usm(routes), out=many.clone()))
