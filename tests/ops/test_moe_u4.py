@@ -105,6 +105,13 @@ def test_float32_route_weights_are_not_rounded():
         ({"topk_ids": torch.zeros(1, 2)}, "topk_ids.dtype: got torch.float32"),
         ({"out": torch.zeros(2, 256)}, r"out.shape: got \(2, 256\), wanted \(1, 256\)"),
         ({"activation": "gelu"}, "activation: got 'gelu'"),
+        ({"x": None}, "x: got NoneType, wanted a tensor of 2 dimensions"),
+        ({"x": torch.zeros(1, 256, requires_grad=True)}, "x.requires_grad: got True, wanted False"),
+        ({"w2_scale": torch.zeros(8, 256, 1)}, r"w2_scale.shape: got \(8, 256, 1\), wanted \(8, 256, 2\)"),
+        ({"out": torch.zeros(1, 256).half()}, "out.dtype: got torch.float16, wanted torch.float32"),
+        ({"out": torch.zeros(1, 1).expand(1, 256)}, r"out.stride\(\): got \(1, 0\), wanted rows that do not share"),
+        ({"workspace": torch.zeros(8)}, "workspace.dtype: got torch.float32, wanted torch.uint8"),
+        ({"topk_ids": torch.zeros(1, 2, dtype=torch.int32, device="meta")}, "topk_ids.device: got meta, wanted cpu"),
         ({"w2": torch.zeros(8, 256, 64, dtype=torch.uint8, device="meta")}, "w2.device: got meta, wanted cpu like x"),
     ),
 )

@@ -77,10 +77,13 @@ def test_the_backend_taken_is_told():
 @pytest.mark.parametrize(
     ("logits", "bias", "top_k", "message"),
     (
+        (None, None, 1, "logits: got NoneType, wanted a tensor of 2 dimensions"),
+        (torch.zeros(1, 8, requires_grad=True), None, 1, "logits.requires_grad: got True, wanted False"),
         (torch.zeros(8), None, 1, r"logits.dim\(\): got 1, wanted 2"),
         (torch.zeros(1, 8), None, 9, "top_k: got 9, wanted 1..8"),
         (torch.zeros(1, 8), None, 0, "top_k: got 0"),
         (torch.zeros(1, 8), torch.zeros(7), 2, r"bias.shape: got \(7,\), wanted \(8,\)"),
+        (torch.zeros(1, 8), torch.zeros(1, 8), 2, r"bias.dim\(\): got 2, wanted 1"),
         (torch.zeros(1, 8, dtype=torch.int32), None, 2, "logits.dtype: got torch.int32"),
     ),
 )

@@ -17,6 +17,13 @@ def require(condition: bool, argument: str, got: object, wanted: object) -> None
         raise BadArgument(f"{argument}: got {got}, wanted {wanted}")
 
 
+def rank(argument: str, tensor: object, wanted: int) -> None:
+    """`tensor` is a tensor of `wanted` dimensions."""
+    if not isinstance(tensor, torch.Tensor):
+        raise BadArgument(f"{argument}: got {type(tensor).__name__}, wanted a tensor of {wanted} dimensions")
+    require(tensor.dim() == wanted, f"{argument}.dim()", tensor.dim(), wanted)
+
+
 def shape(argument: str, tensor: torch.Tensor, wanted: Sequence[int]) -> None:
     require(tuple(tensor.shape) == tuple(wanted), f"{argument}.shape", tuple(tensor.shape), tuple(wanted))
 
@@ -30,6 +37,33 @@ def same_device(tensors: dict[str, torch.Tensor]) -> None:
     (first, reference), *rest = tensors.items()
     for name, tensor in rest:
         require(tensor.device == reference.device, f"{name}.device", tensor.device, f"{reference.device} like {first}")
+
+
+def inference_only(argument: str, tensor: torch.Tensor) -> None:
+    """No backend has a derivative: a tensor that autograd watches is refused, not cut from its graph."""
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise BadArgument(f"{argument}.requires_grad: got True, wanted False: call under torch.inference_mode()")
+
+
+def output(out: object, like: torch.Tensor) -> None:
+    """`out` takes a result of the shape, dtype and device of `like`, each element its own memory."""
+    rank("out", out, like.dim())
+    assert isinstance(out, torch.Tensor)
+    shape("out", out, tuple(like.shape))
+    dtype("out", out, like.dtype)
+    same_device({"x": like, "out": out})
+    overlaps = any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride()))
+    require(not overlaps, "out.stride()", tuple(out.stride()), "rows that do not share memory: not an expanded tensor")
+
+
+def workspace(buffer: object, like: torch.Tensor) -> None:
+    """`buffer` is None or bytes on the device of `like`; how many are wanted is the backend's own check."""
+    if buffer is None:
+        return
+    rank("workspace", buffer, 1)
+    assert isinstance(buffer, torch.Tensor)
+    dtype("workspace", buffer, torch.uint8)
+    same_device({"x": like, "workspace": buffer})
 
 
 def dtype_name(tensor: torch.Tensor) -> str:

@@ -16,7 +16,7 @@ import torch
 from xpu_moe import device
 from xpu_moe.env import read
 from xpu_moe.ops import checks
-from xpu_moe.ops.activation import w13_rows
+from xpu_moe.ops.activation import ACTIVATIONS, w13_rows
 from xpu_moe.ops.contract import Case, Selection, select
 from xpu_moe.ops.library import define
 
@@ -77,7 +77,9 @@ def check(
         ("x", x, 2), ("w13", w13, 3), ("w13_scale", w13_scale, 3), ("w2", w2, 3), ("w2_scale", w2_scale, 3),
         ("topk_weights", topk_weights, 2), ("topk_ids", topk_ids, 2),
     ):  # fmt: skip
-        checks.require(tensor.dim() == rank, f"{name}.dim()", tensor.dim(), rank)
+        checks.rank(name, tensor, rank)
+    checks.require(activation in ACTIVATIONS, "activation", repr(activation), f"one of {', '.join(ACTIVATIONS)}")
+    checks.inference_only("x", x)
     tokens, hidden = x.shape
     experts, inter = w13.shape[0], w2.shape[2] * 2
     rows = w13_rows(activation, inter)
@@ -114,6 +116,7 @@ def selection(*args: torch.Tensor, **keywords: object) -> Selection:
     """Which backend `moe_u4` takes for these arguments, and why (same arguments as `moe_u4`)."""
     x, w13, _, w2, _, weights, ids = args
     known = {k: v for k, v in keywords.items() if k in ("nibble", "group_size", "activation", "layout")}
+    known.setdefault("activation", "silu")
     return select(case_of(x, w13, w2, weights, ids, **known))  # type: ignore[arg-type]
 
 
@@ -145,13 +148,12 @@ def moe_u4(
     Raises BadArgument for arguments that do not fit, NoBackend when none serves the case.
     """
     check(x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, nibble, group_size, activation)
+    checks.workspace(workspace, x)
     if out is None:
         return torch.ops.xpu_moe.moe_u4(
             x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, nibble, group_size, activation, layout, workspace
         )
-    checks.shape("out", out, tuple(x.shape))
-    checks.dtype("out", out, x.dtype)
-    checks.same_device({"x": x, "out": out})
+    checks.output(out, x)
     torch.ops.xpu_moe.moe_u4_out(
         x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, nibble, group_size, activation, layout, out, workspace
     )

@@ -40,6 +40,8 @@ def selection(x: torch.Tensor, w13, w13_scale, w2, w2_scale, logits, bias, top_k
 def check(x, w13, w13_scale, w2, w2_scale, logits, bias, top_k, nibble, group_size, activation) -> None:
     """Raise BadArgument unless the arguments fit together."""
     _check_routing(logits, bias, top_k)
+    checks.rank("x", x, 2)
+    checks.rank("w13", w13, 3)
     checks.shape("logits", logits, (x.shape[0], w13.shape[0]))
     weights = torch.empty((x.shape[0], top_k), dtype=torch.float32, device=x.device if x.is_meta else "meta")
     ids = torch.empty_like(weights, dtype=torch.int32)
@@ -63,11 +65,10 @@ def moe_u4_routed(
     check(x, w13, w13_scale, w2, w2_scale, logits, bias, top_k, nibble, group_size, activation)
     tensors = (x, w13, w13_scale, w2, w2_scale, logits, bias)
     settings = (top_k, nibble, group_size, activation, renormalize, scale, layout)
+    checks.workspace(workspace, x)
     if out is None:
         return torch.ops.xpu_moe.moe_u4_routed(*tensors, *settings, workspace)
-    checks.shape("out", out, tuple(x.shape))
-    checks.dtype("out", out, x.dtype)
-    checks.same_device({"x": x, "out": out})
+    checks.output(out, x)
     torch.ops.xpu_moe.moe_u4_routed_out(*tensors, *settings, out, workspace)
     return out
 
