@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 ERROR = "(Worker_TP1 pid=171) ERROR 11-12 09:18:57 [multiproc_executor.py:912] "
 CCL = "2026:11:12-09:14:45:(  170) |CCL_ERROR| "
 
 # (line, about)
+_MORE = (Path(__file__).parent / "cases" / "lines.txt").read_text(encoding="utf-8").splitlines()
 LINES: tuple[tuple[str, str], ...] = (
+    *((line, about) for about, _, line in (row.partition("\t") for row in _MORE if not row.startswith("#"))),
     (CCL + "env_parser.hpp:49 env_2_type: EXCEPTION: CCL_ZE_IPC_EXCHANGE: unexpected value: socket, expected values: "
      "pidfd, drmfd, sockets", "env.CCL_ZE_IPC_EXCHANGE"),
     ("  what():  oneCCL: env_parser.hpp:49 env_2_type: EXCEPTION: CCL_ATL_TRANSPORT: unexpected value: tcp, expected "

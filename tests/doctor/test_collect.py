@@ -320,3 +320,32 @@ def test_deep_on_this_machine():
     """torch and vLLM are asked in the child; without an accelerator it has no peers and no products."""
     found = json.loads(doctor("--deep", "--json").stdout)
     assert found["exit"] in (0, 1, 2)
+
+
+def test_names_of_people_hosts_and_addresses_are_taken_out(monkeypatch):
+    monkeypatch.setattr(module("collect.private"), "_names", lambda: (("carol", "user"), ("tower7", "host")))
+    found = module("collect.private").masked(
+        {
+            "MASTER_ADDR": "tower7.example.org", "VLLM_HOST_IP": "10.20.30.44", "CCL_KVS_IP_PORT": "127.0.0.1_5000",
+            "NCCL_SOCKET_IFNAME": "enx001122aabbcc", "SYCL_CACHE_DIR": "/users/dave/sycl", "CCL_KVS_IFACE": "lo",
+            "LD_LIBRARY_PATH": "/data/carol/lib:/var/home/dave/lib", "VLLM_CACHE_ROOT": "/mnt/tower7/10.1.2.3/cache",
+            "HF_TOKEN": "hf_x",
+        }
+    )  # fmt: skip
+    text = " ".join(found.values())
+    assert not any(word in text for word in ("tower7", "10.", "0011", "dave", "carol", "hf_x")), found
+    assert found["CCL_KVS_IFACE"] == "lo" and found["CCL_KVS_IP_PORT"] == "127.0.0.1_5000"
+    assert private("0.1.15.2") == "0.1.15.2"
+    assert private("mail carol@example.org of it") == "mail mail of it"
+
+
+def test_save_writes_into_a_device_and_never_over_it(capsys, tmp_path):
+    main = module("__main__").main
+    assert main(["--save", "/dev/null"]) in (0, 1, 2)
+    assert Path("/dev/null").is_char_device()
+    link, target = tmp_path / "link", tmp_path / "facts.json"
+    link.symlink_to(target)
+    assert main(["--save", str(link)]) in (0, 1, 2)
+    assert link.is_symlink() and json.loads(target.read_text())["schema"] == 1
+    assert main(["--save", str(tmp_path / "no" / "x.json")]) == 64
+    assert f"doctor: {tmp_path}/no/x.json: No such file or directory" in capsys.readouterr().err

@@ -18,6 +18,7 @@ from xpu_moe.doctor.collect import collect
 from xpu_moe.doctor.facts import SCHEMA
 from xpu_moe.doctor.finding import Finding, worst
 from xpu_moe.doctor.judge import judge
+from xpu_moe.doctor.text import shown
 from xpu_moe.plan.say import say
 
 UNUSABLE = 64
@@ -31,8 +32,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         facts = _read(arguments.facts) if arguments.facts else _collect(arguments)
         if arguments.save:
             _save(arguments.save, facts)
-    except (OSError, ValueError) as error:
-        print(f"doctor: {getattr(error, 'strerror', None) or error}", file=sys.stderr)
+    except OSError as error:
+        file = error.filename or arguments.save or arguments.facts
+        print(f"doctor: {shown(str(file))}: {error.strerror or error}; give another file", file=sys.stderr)
+        return UNUSABLE
+    except ValueError as error:
+        print(f"doctor: {error}", file=sys.stderr)
         return UNUSABLE
     findings = judge(facts)
     if arguments.json:
@@ -84,8 +89,16 @@ def _read(file: Path) -> Any:
 
 
 def _save(file: Path, facts: dict[str, Any]) -> None:
-    """Write beside, then rename: an interrupted run leaves no half a file."""
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    """Write beside, then rename: an interrupted run leaves no half a file. A device or pipe is written into."""
+    if file.exists() and not file.is_file():
+        with file.open("w", encoding="utf-8") as out:
+            out.write(json.dumps(facts, indent=1, sort_keys=True) + "\n")
+        return
+    file = file.resolve()
+    try:
+        handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(file)) from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as out:
             json.dump(facts, out, indent=1, sort_keys=True)

@@ -28,7 +28,7 @@ _CHANGED = re.compile(r"value of (CCL_[A-Z0-9_]+) changed to be (.*?) *\(default
 _GUC = re.compile(r"GuC firmware.*?version (\d+(?:\.\d+)+)")
 _HOLE = re.compile(r"\{(\w+)(?:\|([^}]*))?\}")
 _NAMES = re.compile(
-    r"\b((?:CCL|FI|VLLM|NCCL|ZE|ZES|UR|SYCL|ONEAPI|CUDA|TORCH|PYTORCH|I_MPI|PMI|UCX|GLOO|TRITON|IGC)_[A-Z][A-Z0-9_]{2,})\b"
+    r"\b((?!\w+_(?:RESULT|ERROR)_)(?:CCL|FI|VLLM|NCCL|ZE|ZES|UR|SYCL|ONEAPI|CUDA|TORCH|PYTORCH|I_MPI|PMI|UCX|GLOO|TRITON|IGC)_[A-Z][A-Z0-9_]{2,})\b"
 )
 _FILE = re.compile(r"['\" ](/(?:dev|sys|proc|run|tmp|usr|opt|etc|home|models?)/[\w./+-]{2,120})")
 _BAD = re.compile(r"\b(?:error|exception|failed|failure|fatal|cannot|could not|unable|invalid|refused|denied)\b", re.I)

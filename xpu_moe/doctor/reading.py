@@ -196,6 +196,7 @@ def model(raw: Any) -> Model | None:
     return Model(
         config=config,
         quantization=mapping(raw.get("quantization_config")) or mapping(config.get("quantization_config")),
+        quantization_empty=raw.get("quantization_config") == {},
         tensor_names=frozenset(clean(n, 200) for n in names[:_MANY] if isinstance(n, str))
         if isinstance(names, list) and names
         else None,

@@ -102,6 +102,7 @@ class Plan:
 class Model:
     config: Mapping[str, Any] = field(default_factory=dict)
     quantization: Mapping[str, Any] = field(default_factory=dict)
+    quantization_empty: bool = False  # said to be none, rather than not said
     tensor_names: frozenset[str] | None = None
     shards_missing: tuple[str, ...] = ()
     index_error: str | None = None

@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if "oneccl" in assumed:
             situation = replace(situation, library=None)
         if arguments.explain:
-            print(show.explain(arguments.explain, environ, in_use, situation))
+            text = show.explain(arguments.explain, environ, in_use, situation)
+            print(json.dumps({**show.row(arguments.explain), "text": text}, indent=1) if arguments.json else text)
             return 0
         settings = render(arguments.profile, device, in_use, environ, situation)
         left = left_alone(arguments.profile, device, in_use, situation)

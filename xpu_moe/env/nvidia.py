@@ -24,7 +24,10 @@ VARIABLES = (
              cautions=(Caution("1", "warn", "costs a lot where cards are linked by NVLink"),)),
     Variable("NCCL_P2P_LEVEL", "enum", "Farthest link over which peers are used.", "nccl", None,
              ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS"), devices=_C, source=_NCCL, why="SYS forces it across CPUs",
-             reads="text", cautions=(Caution("SYS", "warn", "forces peer access across CPU sockets"),)),
+             reads="text", cautions=(
+                 Caution("SYS", "warn", "forces peer access across CPU sockets"),
+                 Caution("LOC", "warn", "no peer access at all: costs a lot where cards are linked by NVLink"),
+             )),
     Variable("NCCL_SHM_DISABLE", "bool", "No shared-memory transport.", "nccl", "0", devices=_C, source=_NCCL,
              why="it needs /dev/shm; without it is slow", cautions=(Caution("1", "warn", "slow"),)),
     Variable("NCCL_NVLS_ENABLE", "int", "NVLink SHARP multicast: 0, 1, 2 = auto.", "nccl", "2", ("0", "1", "2"),

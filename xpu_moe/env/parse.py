@@ -85,13 +85,16 @@ _CCL_ALGORITHMS = {
     "topo", "direct", "ring", "ring_rma", "rabenseifner", "nreduce", "double_tree", "recursive_doubling", "2d", "naive",
     "flat", "multi_bcast", "scatter", "scatter_barrier", "tree", "scatter_ring_allgather",
 }  # fmt: skip
+# known to other collectives only
+_NOT_OF = {"CCL_ALLREDUCE": {"naive", "flat", "multi_bcast", "scatter", "scatter_barrier", "tree",
+                             "scatter_ring_allgather"}}  # fmt: skip
 
 
 def _ccl_algorithm(value: str, row: Variable) -> _Answer:
     """`ring` or `ring:0-8192;topo:8193-max`."""
     for part in value.split(";"):
         name = part.split(":")[0].strip().lower()
-        if name not in _CCL_ALGORITHMS:
+        if name not in _CCL_ALGORITHMS or name in _NOT_OF.get(row.name, ()):
             return None, f"oneCCL stops: unknown algorithm name {name!r}"
     return value.lower(), ""
 

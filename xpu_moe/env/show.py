@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from itertools import groupby
+from typing import Any
 
 from xpu_moe.env.judge import Finding
 from xpu_moe.env.parse import interpret, reader_of
@@ -53,6 +55,11 @@ def explain(name: str, environ: Mapping[str, str], in_use: Mapping[str, str], si
         taken = "its library stops" if reading.taken is None else f"taken as {_shown(name, reading.taken)!r}"
         lines.append(f"  yours     {_shown(name, value)!r}, {taken}{'; ' + reading.says if reading.says else ''}")
     return "\n".join(lines)
+
+
+def row(name: str) -> dict[str, Any]:
+    """The registry's row of a variable, for JSON."""
+    return {"schema": 1, "variable": name, "row": asdict(lookup(name))}
 
 
 def difference(settings: Sequence[Setting], environ: Mapping[str, str]) -> str:

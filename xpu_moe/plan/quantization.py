@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 _INTEGER = frozenset(
     {"gptq", "gptq_marlin", "auto-round", "auto_round", "autoround", "awq", "awq_marlin", "inc", "compressed-tensors"}
 )
-_FP8 = frozenset({"fp8", "fbgemm_fp8"})
+_FP8 = frozenset({"fp8", "fbgemm_fp8", "mxfp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel"})
+_FP4 = ("nvfp4", "mxfp4")  # within the method or the algorithm of ModelOpt, gpt-oss and others
 
 
 @dataclass(frozen=True)
 class Quant:
-    """`group` -1 = one group a row; `block` (rows, columns) for block-scaled FP8; `bits` 16 when not told."""
+    """`group` -1 = one group a row; `block` (rows, columns) for block-scaled FP8; `bits` not told: what the method has
+    always, 4 for integer methods (its writers' default, as group 128 is), else 16."""
 
     method: str
     bits: int
@@ -59,18 +62,34 @@ def quant_of(raw: Mapping[str, Any]) -> Quant | None:
         inner = weights if isinstance(weights, Mapping) else {}
     block = raw.get("weight_block_size") or inner.get("block_structure")
     pair = _pair(block)
-    bits = _number(inner, "bits", "num_bits", "w_bit", "weight_bits", default=8 if method in _FP8 else 16)
+    bits = _number(inner, "bits", "num_bits", "w_bit", "weight_bits", default=_usual_bits(method, raw))
     number = "int" if method in _INTEGER and str(inner.get("type", inner.get("data_type", "int"))) == "int" else "float"
     return Quant(
         method=method,
         bits=bits,
-        group=_number(inner, "group_size", "q_group_size", default=-1),
+        group=_number(inner, "group_size", "q_group_size", default=_usual_group(method, inner)),
         symmetric=_symmetric(method, inner),
         order=raw.get("desc_act") is True or inner.get("actorder") not in (None, False, "static", "weight"),
         block=pair,
         number=number,
         lm_head=raw.get("lm_head") is True,
     )
+
+
+def _usual_bits(method: str, raw: Mapping[str, Any]) -> int:
+    """Bits of a method whose config does not tell them."""
+    said = f"{method} {raw.get('quant_algo') or ''} {raw.get('format') or ''}".lower()
+    if any(name in said for name in _FP4) or raw.get("load_in_4bit") is True:
+        return 4
+    if method in _FP8 or raw.get("load_in_8bit") is True or re.search(r"\bfp8", said):
+        return 8
+    return 4 if method in _INTEGER else 16
+
+
+def _usual_group(method: str, inner: Mapping[str, Any]) -> int:
+    """Writers of GPTQ, AWQ and AutoRound take 128 unless told; elsewhere one group a row."""
+    told = any(name in inner for name in ("group_size", "q_group_size"))
+    return 128 if method in _INTEGER and method != "compressed-tensors" and not told else -1
 
 
 def _symmetric(method: str, inner: Mapping[str, Any]) -> bool:

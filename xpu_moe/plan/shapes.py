@@ -6,6 +6,7 @@ tell is not guessed: `shapes_of` is None then.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -17,6 +18,8 @@ _KV_TYPES = {
     "auto": 2, "bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
     "fp8_inc": 1, "int8": 1,
 }  # fmt: skip
+# families whose `intermediate_size` is that of dense layers: without `moe_intermediate_size` nobody knows an expert
+_EXPERTS_APART = re.compile(r"(?:qwen|deepseek|glm|kimi)")
 _VOCAB_PADDING = 64  # vLLM pads the vocabulary to a multiple of it for every rank
 
 
@@ -165,6 +168,8 @@ def shapes_of(config: Mapping[str, Any], quantization: Mapping[str, Any] | None 
     experts = number("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     inner = number("intermediate_size", "ffn_hidden_size")
     one = number("moe_intermediate_size", default=inner)
+    if experts and not number("moe_intermediate_size") and _EXPERTS_APART.match(str(config.get("model_type"))):
+        return None
     latent = number("kv_lora_rank")
     kinds = config.get("layer_types") or config.get("attn_type_list")
     raw = quantization or config.get("quantization_config")

@@ -21,7 +21,8 @@ def facts(where: Where) -> dict[str, Any]:
         "model": known(
             {
                 "config": _without_personal(found.config),
-                "quantization_config": _private(dict(found.quantization)) or None,
+                # {} = config.json has none, which is more than not knowing
+                "quantization_config": _private(dict(found.quantization)),
                 "tensor_names": sorted(found.tensors) or None,
                 "shards_missing": list(found.shards_missing) or None,
                 "index_error": found.problem,

@@ -82,10 +82,11 @@ def _mixed(context: Context) -> dict[str, Any] | None:
 
 
 def _too_small(context: Context) -> dict[str, Any] | None:
-    weights, memory = context.weights, context.memory
-    if weights is None or memory is None or context.device == "cpu" or weights + _SLACK <= memory:
+    weights, least, memory = context.weights, context.weights_least, context.memory
+    if weights is None or least is None or memory is None or context.device == "cpu" or weights + _SLACK <= memory:
         return None
-    return {"weights": f"{weights / GIB:.1f}", "memory": f"{memory / GIB:.1f}"}
+    severity = "error" if least + _SLACK > memory else "warn"
+    return {"severity": severity, "weights": f"{weights / GIB:.1f}", "memory": f"{memory / GIB:.1f}"}
 
 
 def _gemm(context: Context) -> list[dict[str, Any]]:

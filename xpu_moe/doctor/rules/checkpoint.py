@@ -11,7 +11,7 @@ Hit = dict[str, Any]
 # suffixes that a quantised matrix leaves instead of, or beside, `weight`
 _QUANT = (
     r"(?:qweight|qzeros|scales|zeros|g_idx|weight_packed|weight_scale(?:_inv|_2)?|weight_zero_point|"
-    r"weight_g_idx|weight_shape|input_scale|absmax|SCB|weight_absmax|weight_quant_state\S*)"
+    r"weight_g_idx|weight_shape|weight_global_scale|input_scale|(?:weight[._])?(?:absmax|quant_map|quant_state\S*)|SCB)"
 )
 _GATE = re.compile(
     rf"(?:^|\.)(?:gate|router|gate\.wg|router\.layer|gate_linear|router\.classifier|shared_expert_gate)\.{_QUANT}$"
@@ -117,7 +117,7 @@ def _experts_unlike_config(context: Context) -> Hit | None:
             "about": "model.tensor_names",
             "says": f"config.json says {quant.method}, the experts are plain weights",
         }
-    if quant is None and packed:
+    if quant is None and packed and context.model.quantization_empty:
         return {
             "about": "model.quantization_config",
             "says": "the experts are quantised, config.json has no quantization_config",

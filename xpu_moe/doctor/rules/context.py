@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -94,19 +95,48 @@ class Context:
         return min(sizes) if sizes else None
 
     @cached_property
+    def stages(self) -> int:
+        """Pipeline stages; where the plan does not tell them, as many as the cards allow."""
+        return self.plan.pp or max(1, len(self.facts.gpus or ()) // (self.plan.tp or 1))
+
+    @cached_property
+    def packed(self) -> bool:
+        """Do names of tensors show a quantised checkpoint?"""
+        return any(_PACKED.search(name) for name in self.model.tensor_names or ())
+
+    @cached_property
+    def guessed_width(self) -> bool:
+        """Are bytes of a weight a guess? A mixture of experts without a word of quantisation, nor names that show it.
+
+        Such models are served quantised far more often than not; facts may lack the part.
+        """
+        shapes, names = self.shapes, self.model.tensor_names or ()
+        if shapes is None or shapes.quant is not None or self.model.quantization_empty or not shapes.moe:
+            return False
+        return not any(name.endswith(".weight") and ".experts." in name for name in names)
+
+    @cached_property
     def weights(self) -> int | None:
-        """Weight bytes of one rank."""
-        if self.shapes is None or self.plan.tp is None:
+        """Weight bytes of one rank; None as well where names show a quantisation that the facts do not tell."""
+        if self.shapes is None or self.plan.tp is None or (self.packed and self.shapes.quant is None):
             return None
         expert_parallel = bool(self.plan.enable_expert_parallel)
-        return self.shapes.weights_per_rank(self.plan.tp, self.plan.pp or 1, expert_parallel).total
+        return self.shapes.weights_per_rank(self.plan.tp, self.stages, expert_parallel).total
+
+    @cached_property
+    def weights_least(self) -> int | None:
+        """The least that they can be: at 4 bits where the width is a guess."""
+        return self.weights // 4 if self.weights is not None and self.guessed_width else self.weights
 
     @cached_property
     def kv_token(self) -> int | None:
         """KV bytes of a token and rank."""
-        if self.shapes is None or self.plan.tp is None:
+        shapes, config = self.shapes, self.model.config
+        inner = config.get("text_config")
+        told = any("num_key_value_heads" in part for part in (config, inner) if isinstance(part, dict))
+        if shapes is None or self.plan.tp is None or not (told or shapes.latent):
             return None
-        return self.shapes.kv_bytes_per_token(self.plan.tp, self.plan.pp or 1, self.plan.kv_cache_dtype or "auto")
+        return shapes.kv_bytes_per_token(self.plan.tp, self.stages, self.plan.kv_cache_dtype or "auto")
 
     @cached_property
     def graph(self) -> bool:
@@ -144,7 +174,7 @@ class Context:
             return False
         if self.os.capabilities is None:
             return None
-        if "SYS_PTRACE" in self.os.capabilities:
+        if {"SYS_PTRACE", "ALL"}.intersection(self.os.capabilities):
             return True
         if self.os.seccomp and self.os.in_container:
             return False
@@ -166,6 +196,7 @@ class Context:
         return bool(within(self.version(component), ranges))
 
 
+_PACKED = re.compile(r"\.(?:qweight|qzeros|weight_packed|weight_scale(?:_inv|_2)?)\Z")
 _LIBRARIES = {
     "oneccl": "libccl", "oneapi": "libsycl", "loader": "libze_loader", "compute-runtime": "libze_intel_gpu",
     "nccl": "libnccl",

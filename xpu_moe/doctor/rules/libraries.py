@@ -13,8 +13,10 @@ from xpu_moe.doctor.text import quoted, shown
 from xpu_moe.doctor.versions import parsed, within
 
 Hit = dict[str, Any]
-_ONE_EACH = ("libsycl", "libccl", "libze_loader", "libze_intel_gpu", "libur_loader", "libnccl", "libmpi", "libtorch",
-             "libtorch_cpu", "libtorch_xpu", "libpti_view")  # fmt: skip
+_ONE_EACH = re.compile(
+    r"lib(?:sycl|ccl|ze_(?:loader|intel_gpu|validation_layer|tracing_layer)|ur_\w+|umf|nccl|rccl|mpi|"
+    r"torch(?:_\w+)?|c10(?:_\w+)?|pti_view|nvshmem_host|cudart)\Z"
+)
 # torch -> generation of libsycl that it links (B70 field notes 10)
 _TORCH_SYCL = (("<2.12", "8"), (">=2.13", "9"))
 _LEGACY = ("intel-extension-for-pytorch", "oneccl-bind-pt", "torch-ccl")
@@ -61,7 +63,7 @@ def _copies(context: Context) -> list[Hit]:
     """The same library twice: by generation (`libsycl.so.8` beside `.9`), or from two places."""
     seen: dict[str, set[tuple[str, str, str]]] = defaultdict(set)
     for library in context.facts.libraries or ():
-        if library.base in _ONE_EACH:
+        if _ONE_EACH.match(library.base or ""):
             seen[library.base].add((library.generation, _folder(library.path), library.version or ""))
     hits = []
     for base, copies in seen.items():
@@ -96,8 +98,8 @@ def _wrong_sycl(context: Context) -> Hit | None:
 
 
 def _plain_triton(context: Context) -> Hit | None:
-    if not context.xpu or context.package("triton") is None:
-        return None
+    if not context.xpu or context.package("triton") is None or "xpu" in (context.package("triton") or ""):
+        return None  # triton==…+xpu is the Intel one under the plain name
     return {
         "beside": " beside triton-xpu" if context.version("triton-xpu") else "",
         "version": context.package("triton"),

@@ -48,7 +48,8 @@ def _none(context: Context) -> dict[str, Any] | None:
     if not _multi(context) or context.peers is not False or setting(context) == "1" or workaround(context):
         return None
     some = "only some pairs of cards reach" if context.any_peer else "no card reaches"
-    return {"some": some, "says": "within pairs only" if context.any_peer else "nowhere"}
+    severity = "warn" if context.facts.env is not None else "info"  # what is set is not known
+    return {"severity": severity, "some": some, "says": "within pairs only" if context.any_peer else "nowhere"}
 
 
 def _bare(context: Context) -> bool:
@@ -59,7 +60,7 @@ def _bare(context: Context) -> bool:
         and context.peers is False
         and setting(context) == "0"
         and env.get("CCL_ENABLE_SYCL_KERNELS") != "0"
-        and not any(name in env for name in _SIMPLE)
+        and not all(name in env for name in _SIMPLE)
         and context.has("oneccl", ">2021.14")
     )
 

@@ -80,7 +80,7 @@ def _kv_bytes(context: Context) -> Hit | None:
 
 
 def _kv_beyond(context: Context) -> Hit | None:
-    given, weights, memory = context.plan.kv_cache_memory_bytes, context.weights, context.memory
+    given, weights, memory = context.plan.kv_cache_memory_bytes, context.weights_least, context.memory
     if not given or given <= 0 or weights is None or memory is None or context.device == "cpu" or weights >= memory:
         return None
     if weights + given <= memory:
@@ -90,7 +90,8 @@ def _kv_beyond(context: Context) -> Hit | None:
 
 def _length_memory(context: Context) -> Hit | None:
     """One sequence of max_model_len beside the weights. A pinned KV size has its own row."""
-    weights, memory, token, length = context.weights, context.memory, context.kv_token, context.plan.max_model_len
+    token, length = context.kv_token, context.plan.max_model_len
+    weights, memory = context.weights_least, context.memory
     if None in (weights, memory, token, length) or context.device == "cpu" or context.plan.kv_cache_memory_bytes:
         return None
     assert weights is not None and memory is not None and token is not None and length is not None

@@ -11,7 +11,8 @@ from xpu_moe.doctor.text import is_number, shown
 # providers of oneCCL's bundled libfabric, and those that only sit on another one (libfabric documentation)
 _BUNDLED = frozenset({"tcp", "sockets", "psm3", "psm2", "verbs", "mlx", "efa", "net"})
 _ON_TOP = frozenset({"ofi_rxm", "ofi_rxd", "rxm", "rxd", "ofi_mrail", "ofi_hook_debug"})
-_MPI_LEFT = ("I_MPI_", "PMI_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_MPI_LEFT = ("PMI_", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", "I_MPI_")  # a rank says more than a tuning knob
+_FABRIC = frozenset({"verbs", "psm2", "efa", "mlx", "net"})  # want their own adapter; psm3 takes any network card
 
 
 def _multi(context: Context) -> bool:
@@ -30,6 +31,13 @@ def _provider(context: Context) -> dict[str, Any] | None:
     return {"value": shown(value) or "(empty)", "says": says}
 
 
+def _fabric(context: Context) -> dict[str, Any] | None:
+    """Only providers that want a fabric adapter of their own."""
+    value = (context.facts.value("FI_PROVIDER") or "").lower()
+    names = [part for part in re.split(r"[,;\s]+", value) if part and part not in _ON_TOP]
+    return {"value": shown(value)} if _multi(context) and names and set(names) <= _FABRIC else None
+
+
 def _interfaces(context: Context) -> dict[str, Any] | None:
     tcp, kvs = context.facts.value("FI_TCP_IFACE"), context.facts.value("CCL_KVS_IFACE")
     if not _multi(context) or not tcp or not kvs or tcp in kvs or kvs in tcp:
@@ -43,7 +51,9 @@ def _mpi(context: Context) -> list[dict[str, Any]]:
     """Left over launcher variables while the transport is not said to be ofi."""
     if not _multi(context) or (context.facts.value("CCL_ATL_TRANSPORT") or "").lower() == "ofi":
         return []
-    return [{"name": name} for name in sorted(context.facts.env or {}) if name.startswith(_MPI_LEFT)]
+    left = [name for start in _MPI_LEFT for name in sorted(context.facts.env or {}) if name.startswith(start)]
+    # one cause, one error: the others are named beside it
+    return [{"name": name, "severity": "info" if number else "error"} for number, name in enumerate(left)]
 
 
 def _mpi_store(context: Context) -> bool:
@@ -91,6 +101,13 @@ RULE = Rule(
             "{says} Initialisation ends in an fi_getinfo error.",
             "export FI_PROVIDER=tcp",
             "libfabric documentation; B70 field notes 1", _provider,
+        ),
+        Row(
+            "transport.fabric", "warn", "env.FI_PROVIDER",
+            "{value} wants its own network adapter",
+            "On one host only the bootstrap uses the provider; without that adapter initialisation ends in fi_getinfo.",
+            "export FI_PROVIDER=tcp",
+            "libfabric documentation", _fabric,
         ),
         Row(
             "transport.interfaces", "warn", "env.{name}",

@@ -153,8 +153,13 @@ def _moe_group(context: Context) -> Hit | None:
 
 
 def _quant_method(context: Context) -> Hit | None:
-    quant = context.shapes.quant if context.shapes else None
-    return {"method": shown(quant.method)} if context.xpu and quant and quant.method not in _QUANT_XPU else None
+    quant, raw = (context.shapes.quant if context.shapes else None), context.model.quantization
+    if not context.xpu or quant is None:
+        return None
+    fp4 = next((w for w in (raw.get("quant_algo"), raw.get("format")) if "nvfp4" in str(w).lower()), None)
+    if fp4 or quant.method not in _QUANT_XPU:
+        return {"method": shown(str(fp4 or quant.method))}
+    return None
 
 
 def _speculative_unknown(context: Context) -> Hit | None:
