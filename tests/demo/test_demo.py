@@ -81,7 +81,8 @@ def test_sizes_that_cannot_be_are_named(tmp_path, capsys, arguments, field):
         Shape(layers=-1)
 
 
-@pytest.mark.parametrize("room", [1000, 300_000])  # full at the tokenizer, at the weights
+# full at the tokenizer; full at the weights, which torch makes
+@pytest.mark.parametrize("room", [1000, pytest.param(300_000, marks=pytest.mark.slow)])
 def test_a_full_disk_leaves_nothing(tmp_path, room):
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
@@ -94,6 +95,7 @@ def test_a_full_disk_leaves_nothing(tmp_path, room):
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_writers_at_the_same_time_agree(tmp_path):
     command = [sys.executable, "-m", "xpu_moe.demo", str(tmp_path / "m"), "--json", *TINY]
     writers = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(3)]
