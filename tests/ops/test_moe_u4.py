@@ -30,6 +30,7 @@ def test_against_float64(case, dtype):
     assert torch.equal(got, ops.moe_u4(**inputs, **keywords(case))), "functional form, bit for bit"
 
 
+@pytest.mark.slow
 @given(
     tokens=st.integers(0, 64),
     experts=st.integers(1, 64),

@@ -27,6 +27,7 @@ def naive(logits, bias, top_k, renormalize, scale):
     return [scale * value / total for value in chosen], ids
 
 
+@pytest.mark.slow
 @given(
     experts=st.integers(1, 64), data=st.data(), renormalize=st.booleans(), scale=st.sampled_from((1.0, 2.5)),
 )  # fmt: skip

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from xpu_moe.cpu.moe_u4 import activate
+from xpu_moe.cpu.plain import Grouped
 from xpu_moe.ops.activation import is_gated
-from xpu_moe.ops.contract import Case, Support
 
 BLOCK = 128
 
@@ -24,23 +24,10 @@ def plain(x: torch.Tensor, x_scale: torch.Tensor | None, dtype: torch.dtype) -> 
     return x.to(torch.float32).to(dtype) * x_scale.to(dtype).repeat_interleave(BLOCK, 1)
 
 
-class BlockScaled:
+class BlockScaled(Grouped):
     """One dequantised expert at a time."""
 
-    name = "cpu_grouped"
     op = "moe_fp8_block"
-
-    def supports(self, case: Case) -> Support:
-        if case.layout != "n_major":
-            return Support(False, f"layout {case.layout!r}: it reads n_major only")
-        return Support(True, "torch matrix products in float32, one dequantised expert at a time")
-
-    def prepare(self, weights, case: Case):
-        """Reads the checkpoint's layout: nothing to do."""
-        return weights
-
-    def workspace(self, case: Case) -> int:
-        return 0
 
     def run(
         self, x, x_scale, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, *, activation, layout, out,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from xpu_moe.cpu.moe_u4 import activate
-from xpu_moe.ops.contract import Case, Support
+from xpu_moe.cpu.plain import Grouped
 
 
 def grouped(x, weights, topk_weights, topk_ids, dtype: torch.dtype) -> torch.Tensor:
@@ -22,22 +22,10 @@ def grouped(x, weights, topk_weights, topk_ids, dtype: torch.dtype) -> torch.Ten
     return total
 
 
-class TensorScaled:
+class TensorScaled(Grouped):
     """One dequantised expert at a time."""
 
-    name = "cpu_grouped"
     op = "moe_fp8_tensor"
-
-    def supports(self, case: Case) -> Support:
-        if case.layout != "n_major":
-            return Support(False, f"layout {case.layout!r}: it reads n_major only")
-        return Support(True, "torch matrix products in float32, one dequantised expert at a time")
-
-    def prepare(self, weights, case: Case):
-        return weights
-
-    def workspace(self, case: Case) -> int:
-        return 0
 
     def run(self, x, weights, topk_weights, topk_ids, *, out, workspace=None):
         return out.copy_(grouped(x, weights, topk_weights, topk_ids, torch.float32))

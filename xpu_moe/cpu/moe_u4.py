@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from xpu_moe.cpu.plain import Grouped
 from xpu_moe.ops.activation import is_gated
-from xpu_moe.ops.contract import Case, Support
 
 # byte -> its two float32 values (low nibble first), one table per nibble kind. A pair is looked up as one 8-byte item:
 # three times as fast as rows of two, and what this file's time is made of.
@@ -38,23 +38,10 @@ def activate(hidden: torch.Tensor, activation: str) -> torch.Tensor:
     return function(gate) * up
 
 
-class GroupedByExpert:
+class GroupedByExpert(Grouped):
     """Every M; the library's matrix product does the work."""
 
-    name = "cpu_grouped"
     op = "moe_u4"
-
-    def supports(self, case: Case) -> Support:
-        if case.layout != "n_major":
-            return Support(False, f"layout {case.layout!r}: it reads n_major only")
-        return Support(True, "torch matrix products in float32, one dequantised expert at a time")
-
-    def prepare(self, weights, case: Case):
-        """Reads the canonical layout: nothing to do."""
-        return weights
-
-    def workspace(self, case: Case) -> int:
-        return 0
 
     def run(
         self, x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, *, nibble, group_size, activation, layout, out,

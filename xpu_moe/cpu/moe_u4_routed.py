@@ -6,25 +6,15 @@ import torch
 
 from xpu_moe.cpu.moe_u4 import GroupedByExpert
 from xpu_moe.cpu.moe_u4 import reference as moe_reference
+from xpu_moe.cpu.plain import Grouped
 from xpu_moe.cpu.route_sigmoid_topk import route
-from xpu_moe.ops.contract import Case, Support
 
 
-class RoutedGroupedByExpert:
+class RoutedGroupedByExpert(Grouped):
     """`route` and `GroupedByExpert` one after the other."""
 
-    name = "cpu_grouped"
     op = "moe_u4_routed"
     _experts = GroupedByExpert()
-
-    def supports(self, case: Case) -> Support:
-        return self._experts.supports(case)
-
-    def prepare(self, weights, case: Case):
-        return weights
-
-    def workspace(self, case: Case) -> int:
-        return 0
 
     def run(
         self, x, w13, w13_scale, w2, w2_scale, logits, bias, top_k, *, nibble, group_size, activation, renormalize,

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import torch
 
+from xpu_moe.cpu.plain import Plain
 from xpu_moe.ops.contract import Case, Support
 
 
-class Partial:
+class Partial(Plain):
     """Sums of squares of Q and K."""
 
     op = "qk_rms_partial"
@@ -20,19 +21,13 @@ class Partial:
     def supports(self, case: Case) -> Support:
         return Support(True, "plain torch in float32")
 
-    def prepare(self, weights, case: Case):
-        return weights
-
-    def workspace(self, case: Case) -> int:
-        return 0
-
     def run(self, qkv, *, q_size, kv_size, out):
         squares = qkv[:, : q_size + kv_size].float().square()
         torch.sum(squares[:, :q_size], dim=1, out=out[:, 0])
         torch.sum(squares[:, q_size:], dim=1, out=out[:, 1])
 
 
-class Apply:
+class Apply(Plain):
     """Scale Q and K by their all-reduced sums."""
 
     op = "qk_rms_apply"
@@ -42,12 +37,6 @@ class Apply:
 
     def supports(self, case: Case) -> Support:
         return Support(True, "plain torch in float32")
-
-    def prepare(self, weights, case: Case):
-        return weights
-
-    def workspace(self, case: Case) -> int:
-        return 0
 
     def run(self, qkv, sums, q_weight, k_weight, *, q_size, kv_size, eps, world_size, q_out, k_out):
         q, k = qkv[:, :q_size], qkv[:, q_size : q_size + kv_size]

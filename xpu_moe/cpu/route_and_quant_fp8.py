@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from xpu_moe.cpu.plain import Plain
 from xpu_moe.cpu.route_sigmoid_topk import route
 from xpu_moe.ops.contract import Case, Support
 from xpu_moe.ops.route_and_quant_fp8 import EPSILON, FP8_MAX, Options, Routed, Runner, empty
@@ -35,7 +36,7 @@ def quantize(x: torch.Tensor, group_size: int, ue8m0: bool, padded: int = 0) -> 
     return codes.view(tokens, groups * group_size)[:, :columns].contiguous().view(torch.float8_e4m3fn), scales
 
 
-class Pair:
+class Pair(Plain):
     """Routing, then quantisation."""
 
     name = "cpu_pair"
@@ -43,12 +44,6 @@ class Pair:
 
     def supports(self, case: Case) -> Support:
         return Support(True, "torch in float32, routing and quantisation one after the other")
-
-    def prepare(self, weights, case: Case):
-        return weights
-
-    def workspace(self, case: Case) -> int:
-        return 0
 
     def bind(self, x, logits, bias, options: Options) -> Runner:
         """A callable for calls of these shapes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from xpu_moe.cpu.plain import Plain
 from xpu_moe.ops.contract import Case, Support
 from xpu_moe.ops.route_sigmoid_topk import EPSILON
 
@@ -26,7 +27,7 @@ def route(logits, bias, top_k: int, renormalize: bool, scale: float, dtype=torch
     return weights * scale, ids.to(torch.int32)
 
 
-class SortedRows:
+class SortedRows(Plain):
     """A stable sort of every row."""
 
     name = "cpu_sort"
@@ -34,12 +35,6 @@ class SortedRows:
 
     def supports(self, case: Case) -> Support:
         return Support(True, "stable sort in float32")
-
-    def prepare(self, weights, case: Case):
-        return weights
-
-    def workspace(self, case: Case) -> int:
-        return 0
 
     def run(self, logits, bias, top_k, *, renormalize, scale):
         return route(logits, bias, top_k, renormalize, scale)
