@@ -23,6 +23,7 @@ from xpu_moe.ops.moe_u4 import check_ids
 from xpu_moe.ops.prepared import PreparedInputs
 
 BLOCK = 128
+_fitted = checks.Fitted()
 _PLAIN = (torch.float16, torch.bfloat16, torch.float32)
 
 
@@ -57,6 +58,14 @@ def check(
     w2_scale: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor, activation: str,
 ) -> None:  # fmt: skip
     """Raise BadArgument unless the arguments fit together."""
+    tensors = (x, x_scale, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids)
+    signature = _fitted.signature(tensors, activation)
+    if signature not in _fitted:
+        _check(*tensors, activation)
+        _fitted.add(signature)
+
+
+def _check(x, x_scale, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, activation: str) -> None:
     for name, tensor, rank in (
         ("x", x, 2), ("w13", w13, 3), ("w13_scale", w13_scale, 3), ("w2", w2, 3), ("w2_scale", w2_scale, 3),
         ("topk_weights", topk_weights, 2), ("topk_ids", topk_ids, 2),
@@ -135,12 +144,13 @@ def moe_fp8_block(
     tensor, scale, weights, ids = _inputs(x, topk_weights, topk_ids, w2.shape[1])
     check(tensor, scale, w13, w13_scale, w2, w2_scale, weights, ids, activation)
     arguments = (tensor, scale, w13, w13_scale, w2, w2_scale, weights, ids, activation, layout)
+    eager = checks.plain(tensor)
     if out is None:
-        return torch.ops.xpu_moe.moe_fp8_block(*arguments, workspace)
+        return _run(*arguments, workspace) if eager else torch.ops.xpu_moe.moe_fp8_block(*arguments, workspace)
     checks.shape("out", out, tuple(tensor.shape))
     checks.dtype("out", out, torch.bfloat16 if scale is not None else tensor.dtype)
     checks.same_device({"x": tensor, "out": out})
-    torch.ops.xpu_moe.moe_fp8_block_out(*arguments, out, workspace)
+    (_run_out if eager else torch.ops.xpu_moe.moe_fp8_block_out)(*arguments, out, workspace)
     return out
 
 

@@ -20,6 +20,7 @@ from xpu_moe.ops.activation import ACTIVATIONS, w13_rows
 from xpu_moe.ops.contract import Case, Selection, select
 from xpu_moe.ops.library import define
 
+_fitted = checks.Fitted()
 GROUP_SIZES = (32, 64, 128)
 NIBBLES = ("u4", "s4")
 FLOATS = (torch.float16, torch.bfloat16, torch.float32)
@@ -71,6 +72,16 @@ def check(
     activation: str,
 ) -> None:
     """Raise BadArgument unless the arguments fit together (shapes, dtypes, devices; not the values of the ids)."""
+    tensors = (x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids)
+    signature = _fitted.signature(tensors, nibble, group_size, activation)
+    if signature not in _fitted:
+        _check(*tensors, nibble, group_size, activation)
+        _fitted.add(signature)
+
+
+def _check(
+    x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, nibble: str, group_size: int, activation: str
+) -> None:
     checks.require(nibble in NIBBLES, "nibble", repr(nibble), " or ".join(NIBBLES))
     checks.require(group_size in GROUP_SIZES, "group_size", group_size, " or ".join(map(str, GROUP_SIZES)))
     for name, tensor, rank in (
@@ -149,14 +160,12 @@ def moe_u4(
     """
     check(x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, nibble, group_size, activation)
     checks.workspace(workspace, x)
+    arguments = (x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, nibble, group_size, activation, layout)
+    eager = checks.plain(x)
     if out is None:
-        return torch.ops.xpu_moe.moe_u4(
-            x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, nibble, group_size, activation, layout, workspace
-        )
+        return _run(*arguments, workspace) if eager else torch.ops.xpu_moe.moe_u4(*arguments, workspace)
     checks.output(out, x)
-    torch.ops.xpu_moe.moe_u4_out(
-        x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, nibble, group_size, activation, layout, out, workspace
-    )
+    (_run_out if eager else torch.ops.xpu_moe.moe_u4_out)(*arguments, out, workspace)
     return out
 
 

@@ -1,0 +1,43 @@
+"""Checks that are remembered: a call of shapes that fitted is not asked again, every other one is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.ops.table import MoeCase, moe_inputs
+from xpu_moe import ops
+from xpu_moe.ops import checks
+
+CASE = MoeCase(tokens=3, experts=4, top_k=2, hidden=64, inter=32, group=32)
+
+
+def call(given: dict, **changes) -> torch.Tensor:
+    names = ("x", "w13", "w13_scale", "w2", "w2_scale", "topk_weights", "topk_ids")
+    merged = {**given, **changes}
+    return ops.moe_u4(*(merged[name] for name in names), nibble=merged.get("nibble", "u4"), group_size=32)
+
+
+def test_what_fitted_once_does_not_excuse_what_does_not_fit():
+    given = moe_inputs(CASE, torch.float32)
+    first = call(given)
+    assert torch.equal(call(given), first)
+    for changes in (
+        {"x": given["x"].to(torch.float64)}, {"x": given["x"][:2]}, {"w2_scale": given["w2_scale"][:, :, :0]},
+        {"topk_ids": given["topk_ids"].to(torch.int16)}, {"nibble": "u5"},
+    ):  # fmt: skip
+        with pytest.raises(checks.BadArgument):
+            call(given, **changes)
+    with pytest.raises(checks.BadArgument, match="topk_ids"):
+        call(given, topk_ids=given["topk_ids"].fill_(99))  # values are asked at every call on a CPU
+
+
+def test_the_list_of_shapes_is_bounded(monkeypatch):
+    fitted = checks.Fitted()
+    monkeypatch.setattr(checks.Fitted, "_MOST", 3)
+    signatures = [fitted.signature((torch.zeros(size),), "silu") for size in range(1, 6)]
+    for signature in signatures:
+        fitted.add(signature)
+        assert signature in fitted
+    assert signatures[0] not in fitted
+    assert fitted.signature((torch.zeros(2, requires_grad=True),), "silu") is None
