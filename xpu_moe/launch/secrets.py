@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -25,10 +26,11 @@ class Masker:
             self.add(value)
 
     def add(self, value: str) -> None:
-        """Remember one more secret value."""
-        if len(value) >= _SHORTEST and value not in self._values:
-            self._values.append(value)
-            self._values.sort(key=len, reverse=True)  # one secret may contain another
+        """Remember one more secret value, and how it reads in JSON, in a message's quotes and in a shell's."""
+        if len(value) >= _SHORTEST:
+            escaped = (json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1], repr(value)[1:-1])
+            known = {*self._values, value, *escaped, value.replace("'", "'\"'\"'")}
+            self._values = sorted(known, key=len, reverse=True)  # one secret may contain another
 
     def text(self, text: str) -> str:
         """`text` with every known secret masked."""
