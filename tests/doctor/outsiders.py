@@ -849,6 +849,41 @@ FAULTS: tuple[tuple[str, str, dict[str, Any], str, str], ...] = (
     ),
     ("batch-zero-blk", B70, plan(block_size=100), "error", "plan.block_size"),
     ("py311", B60, {"python/version": "3.11.9", PACKAGE + "vllm-xpu-kernels": ...}, "warn", "python.version"),
+    ("tp-12-of-4", B70, plan(tp=12), "error", "plan.tp"),
+    (
+        "mtp-names-partial",
+        B70,
+        {"model/tensor_names+": ["model.layers.62.eh_proj.weight"], **plan(speculative_method="mtp")},
+        "warn",
+        "plan.speculative_method",
+    ),
+    (
+        "dense-mtp-nowhere",
+        B60,
+        {**plan(speculative_method="mtp"), "model/tensor_names": ["lm_head.weight"]},
+        "error",
+        "plan.speculative_method",
+    ),
+    ("eagle-spelt", B70, plan(speculative_method="eagle-3"), "error", "plan.speculative_method"),
+    ("mask-names", B60, env(ZE_AFFINITY_MASK="GPU0,GPU1"), "error", "env.ZE_AFFINITY_MASK"),
+    ("mask-range", B70, env(ZE_AFFINITY_MASK="0-3"), "error", "env.ZE_AFFINITY_MASK"),
+    ("selector-range", B70, env(ONEAPI_DEVICE_SELECTOR="level_zero:0-3"), "error", "env.ONEAPI_DEVICE_SELECTOR"),
+    (
+        "selector-old-name",
+        B60,
+        env(ONEAPI_DEVICE_SELECTOR="ext_oneapi_level_zero:gpu"),
+        "error",
+        "env.ONEAPI_DEVICE_SELECTOR",
+    ),
+    ("umf-on", B60, env(CCL_UMF_ENABLE="on"), "error", "env.CCL_UMF_ENABLE"),
+    (
+        "v100-bfloat16",
+        H200,
+        {**every_card(4, device_id="0x1db6", name="Tesla V100-PCIE-32GB", memory_bytes=32 * GIB), **QWEN},
+        "error",
+        "plan.dtype",
+    ),
+    ("b580-8b-in-16-bit", ONE, every_card(1, **B580), "error", "gpus"),
 )
 
 QUIET: tuple[tuple[str, str, dict[str, Any]], ...] = (

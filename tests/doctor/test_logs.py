@@ -246,3 +246,12 @@ def test_closed_pipe_is_no_traceback():
     program = f"{sys.executable} -m xpu_moe.launch explain-log {CASES / 'logs' / 'router-keyerror.log'} | head -c 1"
     ended = subprocess.run(["bash", "-c", program], capture_output=True, text=True, timeout=60, env=dict(os.environ))
     assert "Traceback" not in ended.stderr
+
+
+def test_a_word_far_out_in_a_long_line_is_read(tmp_path):
+    file = tmp_path / "long.log"
+    file.write_text(
+        "E {" + "x, " * 9000 + "} zeMemOpenIpcHandle: ZE_RESULT_ERROR_INVALID_ARGUMENT " + "y" * 30000 + "\n"
+    )
+    found = explain_file(file)
+    assert [finding.about for finding in found.findings][:1] == ["peer_access"] and found.lines == 1

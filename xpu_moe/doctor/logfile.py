@@ -15,7 +15,9 @@ from xpu_moe.doctor.phases import keys_after
 
 CHUNK = 1 << 20
 _HOLE = bytes(CHUNK)
-_LONGEST = 1 << 16  # a longer line is cut: nobody reads it
+_LONGEST = 4000  # of a longer line its beginning is read, and what stands round the words of the table
+_WINDOWS = 8
+_KEYS = tuple(sorted({key for message in MESSAGES for key in message.keys}, key=len, reverse=True))
 _WORDS = tuple(
     sorted(
         {key.encode() for message in MESSAGES for key in message.keys}
@@ -106,7 +108,7 @@ def _chunks(file: BinaryIO, head: bytes, encoding: str) -> Iterator[bytes]:
 def _take(explainer: Explainer, chunk: bytes, encoding: str) -> None:
     if encoding != "utf-8":
         for line in chunk.decode(encoding, "replace").lstrip("\ufeff").splitlines():
-            explainer.feed(line[:_LONGEST])
+            _feed(explainer, line)
         return
     if chunk is _HOLE or not chunk.strip(b"\0"):
         return
@@ -115,4 +117,14 @@ def _take(explainer: Explainer, chunk: bytes, encoding: str) -> None:
         explainer.lines += chunk.count(b"\n")
         return
     for raw in chunk.splitlines():
-        explainer.feed(raw[:_LONGEST].decode("utf-8", "replace"))
+        _feed(explainer, raw.decode("utf-8", "replace"))
+
+
+def _feed(explainer: Explainer, line: str) -> None:
+    explainer.feed(line[:_LONGEST])
+    if len(line) <= _LONGEST:
+        return
+    places = [at for key in _KEYS if (at := line.find(key, _LONGEST - 200)) >= 0]
+    for at in sorted(places)[:_WINDOWS]:
+        explainer.feed(line[max(0, at - 500) : at + 1500])
+        explainer.lines -= 1

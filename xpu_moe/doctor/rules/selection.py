@@ -38,7 +38,8 @@ def _mask(context: Context, name: str) -> Hit | None:
     total = _total(context)
     if total is not None and not uuids and any(int(root) >= total for root in roots):
         return {**hit, "says": f"The machine has {total} cards, numbered from 0."}
-    if world is not None and len(set(roots)) < world:
+    beyond = world is not None and total is not None and world > total  # then the plan is at fault, not the mask
+    if world is not None and len(set(roots)) < world and not beyond:
         return {**hit, "says": f"The plan needs {world} cards (tp x pp), it shows {len(set(roots))}."}
     return None
 
@@ -63,7 +64,10 @@ def _selector(context: Context) -> Hit | None:
     if not context.xpu or value is None:
         return None
     refused = _ze_mask(context) is not None  # then what follows from the mask is its fault, not the selector's
-    says = selected(value, None if refused else _visible(context), None if refused else context.facts.world)
+    world, total = context.facts.world, _total(context)
+    if refused or (world is not None and total is not None and world > total):
+        world = None
+    says = selected(value, None if refused else _visible(context), world)
     return {"value": shown(value) or "(empty)", "says": says} if says else None
 
 
