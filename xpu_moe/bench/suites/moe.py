@@ -319,7 +319,27 @@ class Fp8(Family):
         return {
             "triton two products": self.triton(tokens, prepared, given, out),
             "vllm triton": _time(self.setting, runs, xs, given),
+            "flashinfer": self.flashinfer(tokens, xs, given, out),
         }
+
+    def flashinfer(self, tokens: int, xs: list, given: list[Routes], out: torch.Tensor) -> float | str:
+        """FlashInfer's block path, from bf16 activations. Our random bytes stand in for its [up; gate] order."""
+        case = replace(self.case(tokens), prepared=False, layout="up_gate")
+        try:
+            run = select(case, "flashinfer_cutlass").backend.run
+        except NoBackend as error:
+            reason = error.refused[0][1] if error.refused else "no such backend"
+            return "not installed" if "not installed" in reason else f"not run: {reason}"
+
+        def one(weights: Layer) -> moe_rivals.Run:
+            return lambda x, shares, ids: run(
+                x, None, *weights, shares, ids, activation="silu", layout="up_gate", out=out
+            )
+
+        try:
+            return _time(self.setting, [one(weights) for weights in self.layers[:4]], xs, given)
+        except (ImportError, RuntimeError) as error:  # its module is compiled at the first call
+            return f"not run: {str(error).splitlines()[0]}"
 
 
 def _time(setting: Setting, runs: list | str, xs: list[torch.Tensor], given: list[Routes]) -> float | str:
