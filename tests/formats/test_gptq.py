@@ -86,6 +86,9 @@ def test_reordered_rows_are_refused_by_name():
     gptq.check_order("w2.g_idx", order, 32)
     with pytest.raises(UnsupportedCheckpoint, match=r"w2\.g_idx: rows are reordered"):
         gptq.check_order("w2.g_idx", order.flip(0), 32)
+    order[126], order[95] = 2, 3  # one pair of the last groups, far from the start
+    with pytest.raises(UnsupportedCheckpoint, match=r"w2\.g_idx: rows are reordered"):
+        gptq.check_order("w2.g_idx", order, 32)
 
 
 def test_wrong_shapes_are_refused_with_both_shapes():
@@ -93,6 +96,18 @@ def test_wrong_shapes_are_refused_with_both_shapes():
     gptq.check_shapes("w1", qweight, scales, 8, 128, 128)
     with pytest.raises(UnsupportedCheckpoint, match=r"w1\.scales: got shape \(1, 8\), wanted \(2, 8\)"):
         gptq.check_shapes("w1", qweight, scales, 8, 128, 64)
+    with pytest.raises(UnsupportedCheckpoint, match=r"w1\.qweight: got torch.int64, wanted torch.int32"):
+        gptq.check_shapes("w1", qweight.long(), scales, 8, 128, 128)
+    with pytest.raises(UnsupportedCheckpoint, match=r"w1\.scales: got torch.int32, wanted torch.float16 or"):
+        gptq.check_shapes("w1", qweight, scales.int(), 8, 128, 128)
+
+
+def test_a_strided_tensor_is_not_converted_in_place():
+    strided = torch.zeros(2, 8, 16, dtype=torch.int32).transpose(1, 2)
+    with pytest.raises(UnsupportedCheckpoint, match="qweight: got a strided tensor, wanted a contiguous one"):
+        gptq.stack_in_place(strided)
+    with pytest.raises(UnsupportedCheckpoint, match="scales: got a strided tensor, wanted a contiguous one"):
+        gptq.scales_in_place(strided.half())
 
 
 @pytest.mark.parametrize("group", (32, 64, 128))

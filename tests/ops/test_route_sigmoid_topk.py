@@ -66,6 +66,12 @@ def test_nan_is_selected_last_and_weighs_nothing():
     assert weights.tolist() == [[1.0, 0.0, 0.0]]
 
 
+def test_a_bias_that_is_nan_counts_as_minus_infinity():
+    weights, ids = ops.route_sigmoid_topk(torch.zeros(1, 4), torch.tensor([NAN, 0.0, NAN, 0.0]), 4)
+    assert ids.tolist() == [[1, 3, 0, 2]]
+    assert weights.tolist() == [[0.25] * 4]
+
+
 def test_a_row_without_any_weight_gives_zeros_not_nan():
     weights, ids = ops.route_sigmoid_topk(torch.full((1, 4), -INF), None, 2)
     assert weights.tolist() == [[0.0, 0.0]] and ids.tolist() == [[0, 1]]
