@@ -747,7 +747,7 @@ MESSAGES: tuple[Message, ...] = (
     _m(
         "open-files", ("Too many open files",), "cause", "error", "os.open_files",
         # not vLLM's warning at every start, which quotes the message as what might come
-        r"(?<!like `OSError: \[Errno 24\] )Too many open files",
+        r"(?<!errors like `OSError: )Too many open files",
         "the limit of open files is too low",
         "Every shard, socket and IPC handle takes one.",
         "ulimit -n 65536",
