@@ -119,8 +119,8 @@ BLAMED = (
 )  # fmt: skip
 HARMLESS = (
     "(APIServer pid=162) WARNING 11-29 21:24:48 [system_utils.py:255] Found ulimit of 20000 and failed to "
-    "automatically increase with error current limit exceeds maximum limit. This can cause fd limit errors like `OSError: [Errno 24] "
-    "Too many open files`. Consider increasing with ulimit -n",
+    "automatically increase with error current limit exceeds maximum limit. This can cause fd limit errors like "
+    "`OSError: [Errno 24] Too many open files`. Consider increasing with ulimit -n",
     "INFO 11-12 09:14:02 [__init__.py:220] Automatically detected platform xpu.",
     "2026:11:12-09:14:45:(  170) |CCL_WARN| value of CCL_ATL_TRANSPORT changed to be ofi (default:mpi)",
     "|CCL_WARN| topology recognition shows PCIe connection between devices. If this is not correct, you can disable "
