@@ -567,6 +567,14 @@ MESSAGES: tuple[Message, ...] = (
         "Level Zero specification",
     ),
     _m(
+        "killed", ("Killed",), "symptom", "error", "os.ram_bytes",
+        r"line \d+: +\d+ Killed|^Killed$",
+        "the process was killed from outside",
+        "Mostly the kernel's out-of-memory killer: dmesg names it.",
+        "dmesg; free host memory, or add swap, before loading",
+        "Linux",
+    ),
+    _m(
         "no-device", ("DEVICE_NOT_FOUND",), "cause", "error", "gpus",
         r"(?:UR|PI)_(?:RESULT_)?ERROR_DEVICE_NOT_FOUND",
         "the runtime sees no card",
