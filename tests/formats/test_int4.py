@@ -82,3 +82,9 @@ def test_a_config_that_cannot_be_served_names_the_field(field, value):
 def test_conventions_of_a_config(change, method, zero_point):
     spec = read_int4(GOOD | change)
     assert (spec.method, spec.group_size, spec.zero_point) == (method, 128, zero_point)
+
+
+def test_weights_without_gate_stay_so_when_the_nibbles_turn():
+    weights = int4.empty(2, 64, 32, 32, gated=False)
+    turned = weights.as_nibble("s4")
+    assert (turned.nibble, turned.gated, turned.w13.data_ptr()) == ("s4", False, weights.w13.data_ptr())
