@@ -15,7 +15,7 @@ from tests.launch.conftest import PROJECT, alive, until
 from tests.launch.standins import OTHER, Index, tag_of, wheel
 from xpu_moe.launch.console import Console
 from xpu_moe.launch.errors import ENVIRONMENT, LaunchError
-from xpu_moe.launch.install import execute, interpreters, recipes, steps, wheels
+from xpu_moe.launch.install import copied, execute, interpreters, recipes, steps, wheels
 
 # --- without pip -----------------------------------------------------------------------------------------------------
 
@@ -167,6 +167,21 @@ except Interrupted:
     assert child.wait(10) == (-9 if number == 9 else 130)
     until(lambda: not any(alive(int(one)) for one in pid.read_text().split()), 5)
     assert execute.state(tmp_path / ".venv") == {"state": "making"}
+
+
+def test_a_read_only_checkout_is_copied_and_a_pull_is_seen(tmp_path, monkeypatch):
+    monkeypatch.setenv("XPU_MOE_CACHE", str(tmp_path / "cache"))
+    project = tmp_path / "checkout"
+    for room in ("xpu_moe", "cuda", "esimd"):
+        (project / room).mkdir(parents=True)
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "xpu_moe/a.py"):
+        (project / name).write_text("one")
+    copied.make(project)
+    assert not copied.is_current(project)  # not installed yet
+    copied.done(project)
+    assert copied.is_current(project) and (copied.location() / "xpu_moe" / "a.py").read_text() == "one"
+    (project / "xpu_moe" / "a.py").write_text("two")
+    assert not copied.is_current(project)
 
 
 # --- with pip, against stand-ins -------------------------------------------------------------------------------------

@@ -7,18 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from xpu_moe import cache
 from xpu_moe.launch import args, detect, main, secrets
 from xpu_moe.launch.args import Arguments
 from xpu_moe.launch.console import Console, tolerant_streams
 from xpu_moe.launch.environment import inherited
 from xpu_moe.launch.errors import EXPECTED, OK
-from xpu_moe.launch.install import execute, interpreters, recipes, steps
+from xpu_moe.launch.install import copied, execute, interpreters, recipes, steps
 from xpu_moe.launch.run import interruptible
 
 
@@ -83,27 +81,20 @@ def _adopt(found: interpreters.Active, project: Path, console: Console, *, dry: 
     if not found.ours:
         step = _adding(found, project)
         console.say(f"installing: {step.title}")
-        if "-e" not in step.argv:
-            _copy_checkout(project)
+        in_place = "-e" in step.argv
+        if not in_place:
+            copied.make(project)
         execute.run_one(step, project, console)
+        if not in_place:
+            copied.done(project)
     return found.python
 
 
 def _adding(found: interpreters.Active, project: Path) -> steps.Step:
-    # A checkout that cannot be written to (a read-only mount) cannot be installed in place: pip writes beside it.
-    source = ["-e", str(project)] if os.access(project, os.W_OK) else [str(cache.location("checkout"))]
+    in_place = os.access(project, os.W_OK)
+    source = ["-e", str(project)] if in_place else ["--force-reinstall", str(copied.location())]
     argv = (found.python, "-m", "pip", "install", "-q", "--no-deps", *source)
     return steps.Step("this package, without its needs, into the active environment", argv)
-
-
-def _copy_checkout(project: Path) -> None:
-    """The parts of a read-only checkout that are installed, copied to where pip may write."""
-    target = cache.folder("checkout")
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copyfile(project / name, target / name)
-    for room in ("xpu_moe", "cuda", "esimd"):
-        shutil.rmtree(target / room, ignore_errors=True)
-        shutil.copytree(project / room, target / room, ignore=shutil.ignore_patterns("__pycache__"))
 
 
 def _print_plan(

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from xpu_moe import cache
 from xpu_moe.env import read
 from xpu_moe.launch.errors import ENVIRONMENT, LaunchError
+from xpu_moe.launch.install import copied
 from xpu_moe.launch.install.recipes import Recipe
 
 # Stacks from before torch had XPU built in; vLLM >= 0.26 uses neither, and together they crash at import.
@@ -56,7 +56,8 @@ def active(project: Path, environ: Mapping[str, str] | None = None) -> Active | 
     for python in dict.fromkeys([*candidates, sys.executable]):
         found = _look(python)
         if found and found["vllm"]:
-            ours = found["origin"] in (project.as_uri(), cache.location("checkout").as_uri())
+            copy = found["origin"] == copied.location().as_uri() and copied.is_current(project)
+            ours = copy or found["origin"] == project.as_uri()
             return Active(found["python"], Path(found["prefix"]), found["versions"], ours)
     return None
 
