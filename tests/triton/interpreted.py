@@ -82,9 +82,9 @@ def test_block_scaled_fp8_agrees_with_float64(activation, prepared):
     args = block_arguments(5, activation)
     args["w13_scale"][1] = 0.0  # a dead expert: 0, never NaN
     args["w2_scale"][2] = 1e-38
-    x, scale = torch.randn(5, 256).bfloat16(), None
+    x, scale = torch.randn(5, 256, generator=torch.Generator().manual_seed(7)).bfloat16(), None
     if prepared:
-        x, scale = fp8(5, 256, seed=4), torch.rand(5, 2) * 1e-2
+        x, scale = fp8(5, 256, seed=4), torch.rand(5, 2, generator=torch.Generator().manual_seed(8)) * 1e-2
         inputs = PreparedInputs(
             args["topk_weights"], args["topk_ids"], x, empty_scale(5, 2, COLUMN_MAJOR, "cpu").copy_(scale), 256,
             COLUMN_MAJOR,
@@ -99,11 +99,10 @@ def test_block_scaled_fp8_agrees_with_float64(activation, prepared):
 @pytest.mark.parametrize("activation", ("silu", "relu2_no_mul"))
 def test_per_tensor_fp8_agrees_with_float64(activation):
     args = block_arguments(5, activation)
-    one = torch.tensor(1.0)
-    weights = Fp8TensorWeights(
-        args["w13"], torch.rand(3) * 1e-2, args["w2"], torch.rand(3) * 1e-2, one, one, activation
-    )
-    x = torch.randn(5, 256).bfloat16()
+    one, draw = torch.tensor(1.0), torch.Generator().manual_seed(11)
+    scales = (torch.rand(2, 3, generator=draw) + 0.1) * 1e-2
+    weights = Fp8TensorWeights(args["w13"], scales[0], args["w2"], scales[1], one, one, activation)
+    x = torch.randn(5, 256, generator=draw).bfloat16()
     truth = moe_fp8_tensor.grouped(x, weights, args["topk_weights"], args["topk_ids"], torch.float64)
     out = torch.empty_like(x)
     Fp8Tensor().run(x, weights, args["topk_weights"], args["topk_ids"], out=out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -11,6 +12,21 @@ from typing import TextIO
 
 from xpu_moe.launch.errors import INTERRUPTED, outcome
 from xpu_moe.launch.secrets import Masker
+
+
+def release_dead_streams() -> None:
+    """At the end: what is still buffered for a reader that is gone goes nowhere.
+
+    Else the interpreter fails to flush it while it shuts down and replaces the exit code by 120.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError, ValueError):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream.fileno())
+                os.close(nowhere)
 
 
 class Console:
