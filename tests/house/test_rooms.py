@@ -100,7 +100,9 @@ def test_rooms_that_work_without_torch_do_not_import_it_at_the_top(room):
 def test_no_circle_between_the_modules_of_the_house():
     known = modules()
     graph = {
-        module: {name for name in imports(file, top_level=True) if name in known} for module, file in known.items()
+        # a package that collects its own files names itself: no circle
+        module: {name for name in imports(file, top_level=True) if name in known and name != module}
+        for module, file in known.items()
     }
     state: dict[str, int] = {}
 
