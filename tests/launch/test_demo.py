@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.conftest import PROJECT, alive, end, until
+from tests.launch.paths import system_path
 from xpu_moe.launch.supervisor import descendants
 
 SCRIPT = PROJECT / "scripts" / "serve_minimax.sh"
@@ -117,10 +118,8 @@ def test_two_commands_on_a_fresh_clone(tmp_path, free_port):
     """What the README promises: clone, run; and a second run that reuses everything."""
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", "--no-hardlinks", str(PROJECT), str(clone)], check=True)
-    venv = os.path.dirname(os.sys.executable)
-    path = os.pathsep.join(part for part in os.environ["PATH"].split(os.pathsep) if part != venv)
     environ = {k: v for k, v in os.environ.items() if k not in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")}
-    environ |= {"PATH": path, "XPU_MOE_CACHE": str(tmp_path / "cache")}
+    environ |= {"PATH": system_path(), "XPU_MOE_CACHE": str(tmp_path / "cache")}
     command = [str(clone / "scripts" / "serve_minimax.sh"), "--demo", "--check", "--json", "--port", str(free_port)]
     outputs = []
     for _ in range(2):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.conftest import PROJECT
+from tests.launch.paths import system_path
 from tests.launch.test_checks import folder
 
 SCRIPT = PROJECT / "scripts" / "serve_minimax.sh"
@@ -28,7 +29,7 @@ def bare(tmp_path, monkeypatch):
         ".venv*", ".git", "build", "__pycache__", ".*_cache", "*.egg-info", "docs", "tests"
     )
     shutil.copytree(PROJECT, copy, ignore=ignored, symlinks=True)
-    environ = {"HOME": str(tmp_path / "home"), "PATH": _system_path(), "LANG": "C.UTF-8"}
+    environ = {"HOME": str(tmp_path / "home"), "PATH": system_path(), "LANG": "C.UTF-8"}
 
     def call(*arguments: str, **more: str) -> subprocess.CompletedProcess:
         command = [str(copy / "scripts" / "serve_minimax.sh"), *arguments]
@@ -38,12 +39,6 @@ def bare(tmp_path, monkeypatch):
 
     call.checkout, call.environ = copy, environ  # type: ignore[attr-defined]
     return call
-
-
-def _system_path() -> str:
-    """PATH without the test environment, so that python3 is the system's."""
-    here = os.path.dirname(shutil.which("pytest") or "/nowhere")
-    return os.pathsep.join(part for part in os.environ["PATH"].split(os.pathsep) if part != here)
 
 
 def everything(root: Path) -> set[str]:
