@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from vllm.model_executor.layers.linear import LinearMethodBase
 from vllm.model_executor.layers.quantization.utils.fp8_utils import (
     create_fp8_scale_parameter,
     create_fp8_weight_parameter,
 )
 from vllm.model_executor.parameter import BlockQuantScaleParameter
 
-from xpu_moe.serving import compat, tell
-from xpu_moe.serving.report import Layer
+from xpu_moe.serving.linear_dense import DenseAfterLoading
 
 
-class DequantizedFp8Linear(LinearMethodBase):
+class DequantizedFp8Linear(DenseAfterLoading):
     """e4m3 with a scale a block, which becomes a dense linear when its weights are there."""
 
     def __init__(self, block: list[int], prefix: str) -> None:
@@ -52,22 +50,7 @@ class DequantizedFp8Linear(LinearMethodBase):
     def process_weights_after_loading(self, layer: Any) -> None:
         weight, scale = layer.weight.data, layer.weight_scale_inv.data
         wide = scale.repeat_interleave(self.block[0], 0).repeat_interleave(self.block[1], 1)
-        loaded = weight.numel() + 4 * scale.numel()
-        dense = (weight.float() * wide).to(self.dtype)
-        for name in ("weight", "weight_scale_inv"):
-            layer._parameters.pop(name)
-        layer.register_parameter("weight", torch.nn.Parameter(dense, requires_grad=False))
-        tell.layer(
-            Layer(
-                kind="linear_fp8",
-                case=f"N{dense.shape[0]} K{dense.shape[1]} {self.dtype} on {compat.device_kind()}",
-                backend="dequantized",
-                reason="an FP8 linear of the CPU needs AMX in vLLM: dense once, after loading",
-                bytes_loaded=loaded,
-                bytes_kept=dense.numel() * dense.element_size(),
-                first=self.prefix,
-            )
-        )
-
-    def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        return torch.nn.functional.linear(x, layer.weight, bias)
+        self.become_dense(
+            layer, ("weight", "weight_scale_inv"), weight.float() * wide, "linear_fp8",
+            "an FP8 linear of the CPU needs AMX in vLLM: dense once, after loading",
+        )  # fmt: skip

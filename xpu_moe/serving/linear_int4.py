@@ -9,18 +9,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from vllm.model_executor.layers.linear import LinearMethodBase
 from vllm.model_executor.parameter import GroupQuantScaleParameter, PackedvLLMParameter, RowvLLMParameter
 
 from xpu_moe.formats import gptq
 from xpu_moe.formats.quantization import Int4Spec
-from xpu_moe.serving import compat, tell
+from xpu_moe.serving import compat
 from xpu_moe.serving.arrivals import check_finite
+from xpu_moe.serving.linear_dense import DenseAfterLoading
 from xpu_moe.serving.packing import PER_WORD, check_order, dense, plain_order, symmetric_zeros
-from xpu_moe.serving.report import Layer
 
 
-class DequantizedLinear(LinearMethodBase):
+class DequantizedLinear(DenseAfterLoading):
     """A symmetric 4-bit linear that becomes a dense one when its weights are there."""
 
     def __init__(self, spec: Int4Spec, prefix: str) -> None:
@@ -68,23 +67,11 @@ class DequantizedLinear(LinearMethodBase):
         check_finite(f"{self.prefix}.scales", layer.scales.data)
         if "g_idx" in layer._parameters:
             check_order(f"{self.prefix}.g_idx", layer.g_idx.data, self.spec.group_size)
-        loaded = sum(p.numel() * p.element_size() for p in layer.parameters(recurse=False))
-        weight = dense(layer.qweight.data, layer.scales.data).to(self.dtype)
-        for name in ("qweight", "scales", "qzeros", "g_idx"):
-            layer._parameters.pop(name, None)
-        layer.register_parameter("weight", torch.nn.Parameter(weight, requires_grad=False))
-        kind = compat.device_kind()
-        tell.layer(
-            Layer(
-                kind="linear_int4",
-                case=f"N{weight.shape[0]} K{weight.shape[1]} g{self.spec.group_size} {self.dtype} on {kind}",
-                backend="dequantized",
-                reason="a 4-bit linear of the CPU needs AMX in vLLM: dense once, after loading",
-                bytes_loaded=loaded,
-                bytes_kept=weight.numel() * weight.element_size(),
-                first=self.prefix,
-            )
-        )
+        weight = dense(layer.qweight.data, layer.scales.data)
+        self.become_dense(
+            layer, ("qweight", "scales", "qzeros", "g_idx"), weight, "linear_int4",
+            "a 4-bit linear of the CPU needs AMX in vLLM: dense once, after loading",
+        )  # fmt: skip
 
-    def apply(self, layer: Any, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-        return torch.nn.functional.linear(x, layer.weight, bias)
+    def grouping(self) -> str:
+        return f" g{self.spec.group_size}"
