@@ -8,6 +8,7 @@ import torch
 from tests.comm.ranks import run_ranks
 from tests.ops.table import TOLERANCE, relative_error
 from xpu_moe.comm import group as groups
+from xpu_moe.comm.ops import ComposedAddRms
 from xpu_moe.ops import checks
 from xpu_moe.ops.all_reduce import all_reduce, selection
 from xpu_moe.ops.all_reduce_add_rms import all_reduce_add_rms
@@ -59,6 +60,22 @@ def test_add_rms_agrees_with_float64_and_on_every_rank():
     for normed, of_total, of_normed in results:
         assert torch.equal(normed, results[0][0])
         assert of_total < TOLERANCE[torch.float32] and of_normed < TOLERANCE[torch.float32]
+
+
+@pytest.mark.parametrize("weight_dtype", (torch.bfloat16, torch.float32), ids=str)
+def test_the_composed_add_rms_norms_what_it_stores_and_may_overwrite_the_residual(weight_dtype):
+    """Weights of x's dtype go through torch's norm, others through plain arithmetic: the same values."""
+    draw = torch.Generator().manual_seed(3)
+    x, residual = torch.randn(2, 5, 96, generator=draw).bfloat16()
+    weight = (torch.rand(96, generator=draw) + 0.5).bfloat16().to(weight_dtype)
+    total, kept = (x.float() + residual.float()).bfloat16(), residual.clone()
+    wanted = total.double() / (total.double().square().mean(1, keepdim=True) + 1e-6).sqrt() * weight.double()
+    normed = torch.empty_like(x)
+    ComposedAddRms().run(
+        x, kept, weight, eps=1e-6, world_size=1, group="solo", normed_out=normed, residual_out=kept
+    )  # fmt: skip
+    assert torch.equal(kept, total)
+    assert relative_error(normed, wanted) < TOLERANCE[torch.bfloat16]
 
 
 def test_a_world_of_one_copies():

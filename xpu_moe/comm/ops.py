@@ -65,7 +65,7 @@ class Composed:
 
 
 class ComposedAddRms:
-    """`all_reduce_add_rms` as an all-reduce and torch's own arithmetic in float32."""
+    """`all_reduce_add_rms` as an all-reduce and torch's add and norm, which compute in float32."""
 
     name = "composed"
     op = "all_reduce_add_rms"
@@ -81,7 +81,10 @@ class ComposedAddRms:
 
     def run(self, x, residual, weight, *, eps, world_size, group, normed_out, residual_out):
         sum_over_ranks(x, normed_out, world_size, group)
-        residual_out.copy_(normed_out.float() + residual.float())
+        torch.add(normed_out, residual, out=residual_out)
+        if weight.dtype == x.dtype:  # torch's norm is one kernel then; of other dtypes it warns and takes many
+            normed_out.copy_(torch.nn.functional.rms_norm(residual_out, weight.shape, weight, eps))
+            return
         total = residual_out.float()
         scale = torch.rsqrt(total.square().mean(dim=1, keepdim=True) + eps)
         normed_out.copy_(total * scale * weight.float())
