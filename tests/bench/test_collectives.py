@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from xpu_moe.bench import _collective_cases as cases
-from xpu_moe.bench import collectives
+from xpu_moe.bench import _rank, collectives
+from xpu_moe.bench.timing import Timing
 
 
 def test_fingerprints_notice_a_swap_and_a_flipped_sign_of_zero():
@@ -26,6 +28,38 @@ def test_inputs_differ_by_rank_and_turn_and_sum_exactly():
     made = [cases.integers(64, rank, turn, torch.bfloat16, torch.device("cpu")) for rank in (0, 1) for turn in (0, 1)]
     assert len({tuple(m.tolist()) for m in made}) == 4
     assert all(float(m.abs().max()) <= 8 and torch.equal(m, m.round()) for m in made)
+
+
+def test_ranks_run_without_multicast_and_let_nccl_keep_its_graphs_plain():
+    made = collectives.rank_environment({"NCCL_NVLS_ENABLE": "1", "HOME": "/h"})
+    assert made["NCCL_NVLS_ENABLE"] == "0" and made["HOME"] == "/h" and made["NCCL_GRAPH_MIXING_SUPPORT"] == "0"
+    assert collectives.rank_environment({"NCCL_GRAPH_MIXING_SUPPORT": "1"})["NCCL_GRAPH_MIXING_SUPPORT"] == "1"
+
+
+def _bench(monkeypatch, us):
+    """A rank on a cuda device that takes `us[calls]` a call in a graph of so many calls."""
+    bench = object.__new__(_rank.Bench)
+    bench.kind = "cuda"
+    monkeypatch.setattr(bench, "graph", lambda call, size, count: Timing.of([us[count]], count, "told"), raising=False)
+    return bench
+
+
+@pytest.mark.parametrize(
+    ("size", "us", "best"),
+    ((6144, {100: 14.0, 20: 9.0}, 9.0), (6144, {100: 7.0, 20: 9.0}, 7.0), (16 << 20, {12: 97.0}, 97.0)),
+)
+def test_a_rival_is_taken_at_its_best_graph(monkeypatch, size, us, best):
+    assert _bench(monkeypatch, us).rival(lambda: None, size) == best
+
+
+def test_values_that_are_timed_do_not_grow_out_of_range():
+    bench = SimpleNamespace(dtype=torch.bfloat16, device=torch.device("cpu"), job={"dtype": "bfloat16"},
+                            who=SimpleNamespace(rank=0))  # fmt: skip
+    case = cases.AllReduce(bench, 64, "no pool")
+    case.fill_random()
+    assert case.x.any()
+    case.settle()
+    assert not case.x.any()
 
 
 def test_more_ranks_than_devices_is_refused(capsys):

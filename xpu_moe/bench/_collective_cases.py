@@ -56,6 +56,9 @@ class Case:
     def fill_random(self) -> None:
         raise NotImplementedError
 
+    def settle(self) -> None:
+        """Make the inputs fit to be timed."""
+
     def deviations(self, turn: int) -> dict[str, float]:
         """What differs from the truth of this turn."""
         raise NotImplementedError
@@ -119,6 +122,10 @@ class AllReduce(Case):
     def fill_random(self) -> None:
         draw = torch.Generator(self.x.device).manual_seed(self.bench.who.rank)
         self.x.normal_(generator=draw)
+
+    def settle(self) -> None:
+        """Zeros: their sums stay finite however often they are taken in place."""
+        self.x.zero_()
 
     def deviations(self, turn: int) -> dict[str, float]:
         ranks = range(self.bench.who.world_size)

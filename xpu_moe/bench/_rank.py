@@ -16,12 +16,19 @@ from xpu_moe.bench._means import Means
 from xpu_moe.bench.report import Row
 from xpu_moe.comm import group as groups
 from xpu_moe.comm import peers
+from xpu_moe.env import read
 from xpu_moe.probe._watch.child import die_with
 
 # Clock ticks a node for which the device is held back: some 20 us. A library's nodes carry 4 KiB of arguments, and a
 # slow host would otherwise be what is timed.
 _HEAD_START = 40_000
 _CALLS = ((1 << 19, 100), (4 << 20, 40), (32 << 20, 12))  # (bytes up to, calls in one graph); above: 4
+_SHORT = 20  # calls in a rival's other graph: NCCL's small messages were faster in it
+
+
+def calls_in_graph(size: int) -> int:
+    """Calls of `size` bytes in one graph: enough that a rank's late start is lost among them."""
+    return next((calls for limit, calls in _CALLS if size <= limit), 4)
 
 
 class Bench(Means):
@@ -42,11 +49,11 @@ class Bench(Means):
                 call()
         return graph
 
-    def graph(self, call: timing.Call, size: int) -> timing.Timing:
-        """us a call in a graph (on a device without graphs: eager)."""
+    def graph(self, call: timing.Call, size: int, count: int | None = None) -> timing.Timing:
+        """us a call in a graph of `count` calls (on a device without graphs: eager)."""
         if self.kind != "cuda":
             return self.eager(call, size)
-        count = next((calls for limit, calls in _CALLS if size <= limit), 4)
+        count = count or calls_in_graph(size)
         graph = self.capture(call, count)
         samples = []
         for _ in range(self.rounds + 2):
@@ -59,6 +66,12 @@ class Bench(Means):
             end.synchronize()
             samples.append(start.elapsed_time(end) * 1e3 / count)
         return self.slowest(timing.Timing.of(samples[2:], count, "cuda graph"))
+
+    def rival(self, call: timing.Call, size: int) -> float:
+        """us a call of a rival at its best: the lower of a graph as long as ours and of a short one."""
+        long = calls_in_graph(size)
+        counts = (long,) if self.kind != "cuda" or long <= _SHORT else (long, _SHORT)
+        return min(self.graph(call, size, count).us for count in counts)
 
     def eager(self, call: timing.Call, size: int) -> timing.Timing:
         """us a call, host and device, launches back to back."""
@@ -103,7 +116,8 @@ class Bench(Means):
 
     def row(self, case: cases.Case) -> Row:
         """Check, then time a case and its rivals."""
-        errors = self.checked(case)  # leaves random values in the inputs
+        errors = self.checked(case)
+        case.settle()
         found = self.graph(case.timed, case.size)
         eager = self.eager(case.timed, case.size)
         rivals: dict[str, float | str] = {}
@@ -112,7 +126,7 @@ class Bench(Means):
             if isinstance(call, str):
                 rivals[name] = call
                 continue
-            rivals[name] = self.graph(call, case.size).us
+            rivals[name] = self.rival(call, case.size)
             if name == "library":
                 extra["library_eager_us"] = self.eager(call, case.size).us
         chosen = case.selection()
@@ -145,7 +159,8 @@ def sweep(bench: Bench) -> Iterator[Row]:
 
 def _library(kind: str) -> str:
     if kind == "cuda":
-        return "NCCL " + ".".join(map(str, torch.cuda.nccl.version()))
+        mixing = "on" if read.integer("NCCL_GRAPH_MIXING_SUPPORT") else "off"
+        return f"NCCL {'.'.join(map(str, torch.cuda.nccl.version()))}, graph mixing {mixing}"
     return groups.backend_for(kind)
 
 

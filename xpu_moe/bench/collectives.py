@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,10 @@ HELP = "all-reduce, QK norm and residual norm across ranks: graph and eager us, 
 
 # NVLink multicast stays off in every rank: it can put a shared host's GPUs out of service.
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
+# A rival at its best: NCCL else puts an event behind every captured call, a graph node that the next call waits for
+# (its strongstream.cc). Without it no graph may be under way together with another call of its group: here the ranks
+# wait for their devices between any two.
+NO_EVENTS = {"NCCL_GRAPH_MIXING_SUPPORT": "0"}
 SIZES = (8, 512, 6144, 6144 * 4, 96 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20, 128 << 20)
 SMALL = (8, 6144, 96 << 10)
 
@@ -91,12 +95,17 @@ def _numbers(option: str, text: str | None) -> list[int]:
     return [int(part) for part in parts]
 
 
+def rank_environment(yours: Mapping[str, str]) -> dict[str, str]:
+    """A rank's environment: multicast off whatever yours says, graph mixing off unless yours says otherwise."""
+    return {**NO_EVENTS, **yours, **NO_MULTICAST}
+
+
 def run_ranks(job: dict[str, Any], timeout_s: float) -> tuple[list[dict], dict[str, Any], int]:
     """Run the ranks of a job: (rows, about, exit code). Rank 0 writes one JSON object a line."""
     from xpu_moe.env import read
 
     with _terminable(), tempfile.TemporaryDirectory(prefix="xpu_moe_bench_") as folder:
-        environment = {**read.snapshot(), **NO_MULTICAST}
+        environment = rank_environment(read.snapshot())
         command = [
             sys.executable,
             "-m",

@@ -40,6 +40,10 @@ VARIABLES = (
     Variable("NCCL_CUMEM_ENABLE", "bool", "Allocations through cuMem.", "nccl", "by version", devices=_C, source=_NCCL,
              profiles={"stable": "0"}, honoured={"nccl": ">=2.19"}, why="memory or container trouble; 0 with graphs "
              "in old vLLM"),
+    Variable("NCCL_GRAPH_MIXING_SUPPORT", "bool", "Captured and other calls of a group may be under way together.",
+             "nccl", "1", devices=_C, source=f"{_NCCL}; NCCL source, strongstream.cc",
+             why="1 puts an event behind every captured call, which the next one waits for: some us; 0 is right only "
+             "where a graph ends before the next graph or call of its group starts (bench collectives sets it)"),
     Variable("NCCL_SOCKET_IFNAME", "str", "Network interface.", "nccl", "any but lo and docker*", devices=_C,
              source=_NCCL, why="unset on one host; the loopback is not chosen by itself"),
     Variable("NCCL_IB_DISABLE", "bool", "No InfiniBand.", "nccl", "0", devices=_C, source=_NCCL),
