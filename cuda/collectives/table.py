@@ -29,18 +29,18 @@ _TWO_H200 = (
     "2 x H200, 2026-11-29, graph, us of the slowest rank: 6 KiB 2.2 (NCCL 8 to 15), 2 MiB 10 (34), 16 MiB 52 (80), "
     "where the slots end; two trips lose at every size (2 MiB 12.5)"
 )
-# NCCL's smaller figure is its probe's, in graphs of 20 calls (docs/measurements/h200-x4-collectives.md). The norm's
-# limit: torch's add, norm and copy after two trips cost some 5 us, the fused kernel 1.3 us more than one trip, and one trip
-# is 3.4 us behind two at 1 MiB, 6 at 1.5 MiB.
+# NCCL's smaller figure is its probe's, in graphs of 20 calls. How the norm's limit follows from the readings:
+# docs/measurements/h200-x4-collectives.md.
 _FOUR_H200 = (
     "4 x H200, 2026-11-29, graph, us of the slowest rank, one trip / two (NCCL): 6 KiB 2.5 / 4.2 (13 to 26), 256 KiB "
     "4.7 / 5.3 (25), 512 KiB 7.3 / 6.2 (16 to 29), 2 MiB 22 / 13 (33), 8 MiB - / 43 (62); two trips fill a slot at "
     "10.7 MiB; norm in the same launch: 96 KiB 4.4, 1.5 MiB 18, where two trips and torch's norm should take 16"
 )
-# The readings lie within 0.8 us of two lines (us, KB; 320 GB/s leave a card, however many peers share them):
+# The readings of 2 and 4 ranks lie on two lines (us, KB), within 0.8 us up to 1 MiB and 15 % above; 320 GB/s leave a
+# card, however many peers share them:
 #   one trip 2 + (n - 1) KB / 320, two trips 3.9 + 2 (n - 1) / n KB / 320.
-# They cross at 396 KiB for four ranks, the readings at 348: other worlds take 0.88 of their crossing, rounded down, and
-# the fused norm up to where one trip is 5 - 1.3 us behind. Two trips and NCCL move the same bytes, so that limit stays.
+# For four ranks they cross at 396 KiB, the readings at 348: other worlds take 0.88 of their crossing, rounded down, and
+# the fused norm up to where one trip is 3.7 us behind. Two trips and NCCL move the same bytes: that limit stays.
 _ASSUMED = "assumed, not measured: the lines through the readings of 2 and 4 ranks"
 TABLE: tuple[Row, ...] = (
     Row("sm_90", 2, 16 * MIB, 0, 2048, 2 * MIB, _TWO_H200),
