@@ -81,8 +81,7 @@ DEVICE u32 odd_pair(u32 w) { return scale_bf16(and_or<0x80008000u>(w, (w >> 4) &
 
 // h of 8 rows lies as (0, 2)(1, 3)(4, 6)(5, 7).
 constexpr int HIDDEN_PARTNER = 2;
-DEVICE bool hidden_leads(int row) { return (row & 2) == 0; }
-DEVICE int hidden_word(int row) { return (row >> 2) * 2 + (row & 1); }
+DEVICE constexpr int hidden_leader(int word) { return (word >> 1) * 4 + (word & 1); }
 
 // Where the j-th vector of 8 values of a lane's share of a block of h begins: 16 in a row, so that the weights' 16
 // bytes match.

@@ -18,7 +18,7 @@ from xpu_moe.ops import checks
 
 _HERE = Path(__file__).parent
 _SOURCES = {4: "moe_u4.cu", 8: "moe_fp8_block.cu"}
-_HEADERS = ("ptx.cuh", "shape.cuh", "u4.cuh", "fp8_block.cuh", "routes.cuh", "kernel.cuh")
+_HEADERS = ("ptx.cuh", "shape.cuh", "u4.cuh", "fp8_block.cuh", "routes.cuh", "block.cuh", "units.cuh", "slots.cuh", "kernel.cuh")
 _SIGNATURE = "PPPPPPPPPPQiiiii"
 _states: dict[tuple[int, int], torch.Tensor] = {}
 

@@ -95,17 +95,19 @@ DEVICE uint4 load_shared(u32 address) {
                  : "memory");
     return v;
 }
-// Read where another multiprocessor may be writing: each 32-bit word is whole, the four are not one.
+// 16 bytes that pass from one multiprocessor to another as one value (PTX calls only the b128 forms single-copy atomic).
 DEVICE uint4 load_relaxed(const void* pointer) {
-    uint4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+    u64 low, high;
+    asm volatile("{ .reg .b128 v; ld.relaxed.gpu.global.b128 v, [%2]; mov.b128 {%0, %1}, v; }"
+                 : "=l"(low), "=l"(high)
                  : "l"(pointer)
                  : "memory");
-    return v;
+    return make_uint4((u32)low, (u32)(low >> 32), (u32)high, (u32)(high >> 32));
 }
-DEVICE void store_relaxed(void* pointer, u32 value) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(pointer), "r"(value) : "memory");
+DEVICE void store_relaxed(void* pointer, uint4 v) {
+    const u64 low = (u64)v.y << 32 | v.x, high = (u64)v.w << 32 | v.z;
+    asm volatile("{ .reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.gpu.global.b128 [%0], v; }" ::"l"(pointer), "l"(low), "l"(high)
+                 : "memory");
 }
 DEVICE void store_shared(u32 address, float value) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
@@ -122,6 +124,8 @@ DEVICE u32 and_or(u32 a, u32 bits) {
     asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "n"(MASK), "r"(bits));
     return d;
 }
+// Into L2, where a later write by anybody is seen: allowed before the predecessor's results are waited for.
+DEVICE void prefetch_shared_cache(const void* pointer) { asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer)); }
 DEVICE void prefetch(const void* pointer) { asm volatile("prefetch.global.L1 [%0];" ::"l"(pointer)); }
 DEVICE uint4 load_global(const void* pointer) {
     uint4 v;
@@ -132,6 +136,17 @@ DEVICE uint4 load_global(const void* pointer) {
 }
 
 // ---- conversions
+DEVICE u32 greater_halves(u32 a, u32 b) {
+    u32 d;
+    asm("max.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
+    return d;
+}
+template <u32 ORDER>
+DEVICE u32 permute(u32 a, u32 b) {
+    u32 d;
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "n"(ORDER));
+    return d;
+}
 DEVICE u32 bf16_pair(float low, float high) {
     u32 d;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
@@ -158,10 +173,11 @@ DEVICE void mma_bf16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-DEVICE void mma_half(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
+// k is counted in fours (a0: k 4t..4t+3, a2: k 16 + 4t..); A has no sign, B has one.
+DEVICE void mma_u8s8(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm(
-        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 // 8-bit operands: k is counted in fours (a0: k 4t..4t+3, a2: k 16 + 4t..).

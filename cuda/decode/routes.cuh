@@ -1,21 +1,26 @@
 // Sorting the routes by expert, inside the kernel: who is needed (`expert`, in the order of the list), and for each the
-// tokens that want it and their weights (`offset`, `token`, `weight`). An id out of range is dropped; an expert that a
+// tokens that want it and their weights (`offset`, `token`, and `weight` or `members` and `dense`). An id out of range is dropped; an expert that a
 // token lists twice is one route with the sum of the weights.
 #pragma once
 
 constexpr int ROUTES = MAX_M * TOP_K;
+constexpr int MOST_DISTINCT = ROUTES < E ? ROUTES : E;
 constexpr bool ONE_WARP = ROUTES <= 32;  // a lane a route: no barrier among warps
+constexpr bool COLUMN_IS_TOKEN = MAX_M <= 16;  // phase 2 (slots.cuh) keeps its sums in registers
+static_assert(!ONE_WARP || COLUMN_IS_TOKEN, "sort_in_a_warp writes no list of weights");
 
 struct Routes {
     int parity;  // apart from `distinct`: the producer reads that one without waiting for this one
     u64 mask[ONE_WARP ? 1 : E];              // tokens that want an expert
     float raw_weight[ONE_WARP ? 1 : ROUTES];
     int id[ONE_WARP ? 1 : ROUTES];
-    float weight[ROUTES];
-    int offset[ROUTES < E ? ROUTES + 1 : E + 1];
+    float weight[COLUMN_IS_TOKEN ? 1 : ROUTES];
+    u32 members[COLUMN_IS_TOKEN ? MOST_DISTINCT : 1];       // tokens that want an expert
+    float dense[COLUMN_IS_TOKEN ? MOST_DISTINCT : 1][COLUMN_IS_TOKEN ? MAX_M : 1];  // their weights; of other tokens whatever was there
+    int offset[MOST_DISTINCT + 1];
     int scan[THREADS / 32 + 1];
     u16 token[ROUTES];
-    u16 expert[ROUTES < E ? ROUTES : E];
+    u16 expert[MOST_DISTINCT];
     int distinct;
 };
 
@@ -52,7 +57,6 @@ DEVICE void sort_in_a_warp(Routes& r, const Arguments& p, int lane, bool weights
         if (lane >= d) scan += other;
     }
     const int first = __shfl_sync(~0u, scan - size, leader & 31);
-    const int at = first + __popc(group & below);
     if (weights) {
         float sum = 0.f;
 #pragma unroll
@@ -61,12 +65,17 @@ DEVICE void sort_in_a_warp(Routes& r, const Arguments& p, int lane, bool weights
             const float w = __shfl_sync(~0u, raw, from & 31);
             if (same >> (from & 31) & 1) sum += w;
         }
-        if (counts) r.weight[at] = sum;
+        if (counts) r.dense[__popc(leaders & ((1u << leader) - 1))][token] = sum;
         return;
     }
-    if (counts) r.token[at] = token;
+    if (counts) r.token[first + __popc(group & below)] = token;
     if (counts && leader == lane) {
         const int d = __popc(leaders & below);
+        u32 members = 0;
+#pragma unroll
+        for (int i = 0; i < MAX_M; ++i)
+            if (group & (TOP_K == 32 ? ~0u : ((1u << TOP_K) - 1) << (i * TOP_K))) members |= 1u << i;
+        r.members[d] = members;
         r.expert[d] = id;
         r.offset[d] = first;
     }
@@ -101,6 +110,7 @@ DEVICE void sort_in_a_block(Routes& r, const Arguments& p, int thread) {
         const int d = (scan - own) >> 16, first = (scan - own) & 0xFFFF;
         r.expert[d] = thread;
         r.offset[d] = first;
+        if (COLUMN_IS_TOKEN) r.members[d] = (u32)mask;
         u64 left = mask;
         for (int i = 0; i < count; ++i, left &= left - 1) {
             const int token = __ffsll(left) - 1;
@@ -109,7 +119,8 @@ DEVICE void sort_in_a_block(Routes& r, const Arguments& p, int thread) {
             for (int k = 0; k < TOP_K; ++k)
                 if (r.id[token * TOP_K + k] == thread) weight += r.raw_weight[token * TOP_K + k];
             r.token[first + i] = token;
-            r.weight[first + i] = weight;
+            if (COLUMN_IS_TOKEN) r.dense[d][token] = weight;
+            else r.weight[first + i] = weight;
         }
     }
     __syncthreads();

@@ -5,28 +5,18 @@
 
 constexpr int SCALE_BYTES = SCALE == 2 ? 4 : 2;
 constexpr int GROUPS = 128 / GROUP;   // scale groups in a 128-wide block
-constexpr int STEPS = GROUP / 16;     // mma steps in a scale group
+constexpr int STEPS = GROUP / 16;     // 16-bit mma steps in a scale group
+constexpr int WORDS = GROUP / 32;     // words of a lane in a scale group, each a k of 32
 constexpr u32 UNIT_BYTES = 8 * H;
 constexpr u32 UNIT_SCALES = 16 * (H / GROUP) * SCALE_BYTES;
 constexpr u32 ROW_BLOCK_BYTES = 4 * I;                              // 8 rows of W2
 constexpr u32 ROW_BLOCK_SCALES = 8 * (I / GROUP) * SCALE_BYTES;
 constexpr bool SCALES_IN_RING = true;
 
-// A nibble pair placed into the mantissa of a constant: bf16 128 + n, fp16 1024 + n. The constant and the zero point 8
-// leave by a second product, of -136 (-1032) with the same activations.
-template <bool HALF>
-DEVICE u32 magic() { return kept(HALF ? 0x64006400u : 0x43004300u); }
+// Phase 2: a nibble pair placed into the mantissa of bf16 128.0. The constant and the zero point 8 leave by a second
+// product, of -136 with the same activations.
+constexpr u32 ZERO_POINT = 0xC308C308u;
 DEVICE u32 pair_of(u32 word, int i, u32 magic) { return and_or<0x000F000Fu>(word >> (4 * i), magic); }
-template <bool HALF>
-DEVICE void mma(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    if (HALF) mma_half(c, a0, a1, a2, a3, b0, b1);
-    else mma_bf16(c, a0, a1, a2, a3, b0, b1);
-}
-template <bool HALF>
-DEVICE void mma_zero_point(float (&c)[4], u32 b0, u32 b1) {
-    const u32 a = HALF ? 0xE408E408u : 0xC308C308u;
-    mma<HALF>(c, a, a, a, a, b0, b1);
-}
 DEVICE u32 word_of(const uint4& v, int j) { return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w; }
 
 DEVICE float scale_at(u32 address) {
@@ -40,35 +30,85 @@ DEVICE float scale_at(u32 address) {
     return SCALE == 1 ? float_of_half(v) : float_of_bf16(v);
 }
 
-// Activations of up to 8 tokens as B fragments, and what the zero point takes off each column.
+// Activations of up to 8 tokens as B fragments of two 8-bit products: within a token's block of 128 values
+// x = step * (256 high + low), step = largest |x| / LEVELS. The rounding is 2^-16 of that largest value; a bf16 result
+// shows 2^-9 of itself. Why: 4-bit weights are 8-bit operands after one mask (and a shift for the upper nibbles), where
+// placing them into 16-bit floats takes more than twice the instructions of the unit that phase 1 would wait for.
+// A block with an infinity or a NaN gives NaN for its token, and one whose values are all below TINY counts as 0.
 struct Columns {
-    u32 b[OWN][8][2];
-    float zero[OWN][GROUPS][2];
+    u32 high[OWN][4][2], low[OWN][4][2];
+    float step[OWN][2];          // of columns 2t and 2t + 1
+    float zero[OWN][GROUPS][2];  // what the zero point 8 adds to a group's sum
 };
+constexpr float LEVELS = 32512.f;  // 127 * 256: the range of 256 high + low with signed bytes
+constexpr float TINY = 1e-30f;
+constexpr int MAGIC = 0x4B400000;  // bits of the float 3 * 2^22, whose last bit counts ones: MAGIC + n are the bits of one
+DEVICE float counted(int c) { return __int_as_float(c) - 12582912.f; }
+
+DEVICE float widen(u32 pair, int half) {
+    if (HALF_X) return float_of_half((u16)(pair >> (16 * half)));
+    return __uint_as_float(half ? pair & 0xFFFF0000u : pair << 16);
+}
+
+// Two pairs of values -> their high and low bytes, in the order first.0, second.0, first.1, second.1.
+DEVICE void split_bytes(u32& high, u32& low, u32 first, u32 second, float scale) {
+    u32 plain[4], carried[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const float v = widen(i & 1 ? second : first, i >> 1);
+        plain[i] = __float_as_uint(fmaf(v, scale, 12582912.f));            // ... and its low byte
+        carried[i] = __float_as_uint(fmaf(v, scale, 12582912.f + 128.f));  // ... and its high byte: low is signed
+    }
+    low = permute<0x5410>(permute<0x40>(plain[0], plain[1]), permute<0x40>(plain[2], plain[3]));
+    high = permute<0x5410>(permute<0x51>(carried[0], carried[1]), permute<0x51>(carried[2], carried[3]));
+}
 
 DEVICE void load_columns(Columns& f, const Arguments& p, const u16* tokens, int count, int, int, int warp, int lane) {
     const int g = lane >> 2, t = lane & 3;
     const bool live = g < count;
     const u16* row = (const u16*)p.x + (live ? (u64)tokens[g] * p.x_stride : 0);
-#pragma unroll
-    for (int o = 0; o < OWN; ++o) {
-        const int block = warp + o * CONSUMERS;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-            uint4 v = make_uint4(0, 0, 0, 0);
-            if (live && block < H_BLOCKS) v = load_global(row + block * 128 + j * 32 + t * 8);
-            f.b[o][2 * j][0] = v.x, f.b[o][2 * j][1] = v.y, f.b[o][2 * j + 1][0] = v.z, f.b[o][2 * j + 1][1] = v.w;
-        }
-    }
+    uint4 x[OWN][4];
 #pragma unroll
     for (int o = 0; o < OWN; ++o)
 #pragma unroll
-        for (int group = 0; group < GROUPS; ++group) {
-            float c[4] = {0.f, 0.f, 0.f, 0.f};
-#pragma unroll
-            for (int s = 0; s < STEPS; ++s) mma_zero_point<HALF_X>(c, f.b[o][group * STEPS + s][0], f.b[o][group * STEPS + s][1]);
-            f.zero[o][group][0] = c[0], f.zero[o][group][1] = c[1];
+        for (int j = 0; j < 4; ++j) {
+            const int block = warp + o * CONSUMERS;
+            x[o][j] = make_uint4(0, 0, 0, 0);
+            if (live && block < H_BLOCKS) x[o][j] = load_global(row + block * 128 + j * 32 + t * 8);
         }
+#pragma unroll
+    for (int o = 0; o < OWN; ++o) {
+        // Without their signs, 16-bit floats are ordered as integers are, NaN last.
+        u32 most = 0;
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+#pragma unroll
+            for (int i = 0; i < 4; ++i) most = greater_halves(most, word_of(x[o][j], i) & 0x7FFF7FFFu);
+        most = greater_halves(most, most >> 16);
+        most = greater_halves(most, __shfl_xor_sync(~0u, most, 1));
+        most = greater_halves(most, __shfl_xor_sync(~0u, most, 2));
+        const float largest = widen(most, 0);
+        const float step = largest < TINY ? 0.f : largest * (1.f / LEVELS), scale = largest < TINY ? 0.f : LEVELS / largest;
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+            split_bytes(f.high[o][j][0], f.low[o][j][0], x[o][j].x, x[o][j].z, scale);
+            split_bytes(f.high[o][j][1], f.low[o][j][1], x[o][j].y, x[o][j].w, scale);
+        }
+#pragma unroll
+        for (int c = 0; c < 2; ++c) f.step[o][c] = __shfl_sync(~0u, step, (2 * t + c) * 4);
+#pragma unroll
+        for (int group = 0; group < GROUPS; ++group) {
+            constexpr u32 ONES = 0x01010101u;
+            int high[4] = {}, low[4] = {};
+#pragma unroll
+            for (int j = group * WORDS; j < (group + 1) * WORDS; ++j) {
+                mma_u8s8(high, ONES, ONES, ONES, ONES, f.high[o][j][0], f.high[o][j][1]);
+                mma_u8s8(low, ONES, ONES, ONES, ONES, f.low[o][j][0], f.low[o][j][1]);
+            }
+#pragma unroll
+            for (int c = 0; c < 2; ++c) f.zero[o][group][c] = 8.f * f.step[o][c] * (float)(256 * high[c] + low[c]);
+        }
+    }
 }
 
 DEVICE void prefetch_columns(const Arguments& p, const u16* tokens, int count, int warp, int lane) {
@@ -81,37 +121,38 @@ DEVICE void prefetch_columns(const Arguments& p, const u16* tokens, int count, i
 
 // This warp's share of one unit: acc[0], acc[1] rows g (gate), acc[2], acc[3] rows g + 8 (up), columns 2t and 2t + 1.
 DEVICE void unit_product(float (&acc)[4], u32 stage, const Columns& f, int warp, int lane) {
+    constexpr u32 LOWER = 0x0F0F0F0Fu;
     const int g = lane >> 2;
-    const u32 constant = magic<HALF_X>();
 #pragma unroll
     for (int o = 0; o < OWN; ++o) {
         const int block = warp + o * CONSUMERS;
         if (block >= H_BLOCKS) break;
-        const uint4 low = load_shared(stage + block * 1024 + lane * 16);
-        const uint4 high = load_shared(stage + block * 1024 + 512 + lane * 16);
+        const uint4 gate = load_shared(stage + block * 1024 + lane * 16);
+        const uint4 up = load_shared(stage + block * 1024 + 512 + lane * 16);
 #pragma unroll
         for (int group = 0; group < GROUPS; ++group) {
-            // Two chains: a product waits for the one before the last.
-            float c[2][4] = {{f.zero[o][group][0], f.zero[o][group][1], f.zero[o][group][0], f.zero[o][group][1]}, {}};
+            int high[4] = {MAGIC, MAGIC, MAGIC, MAGIC}, low[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
 #pragma unroll
-            for (int s = 0; s < STEPS; ++s) {
-                const int step = group * STEPS + s, i = (step & 1) * 2;
-                const u32 l = word_of(low, step >> 1), h = word_of(high, step >> 1);
-                mma<HALF_X>(c[s & 1], pair_of(l, i, constant), pair_of(h, i, constant), pair_of(l, i + 1, constant),
-                            pair_of(h, i + 1, constant), f.b[o][step][0], f.b[o][step][1]);
+            for (int j = group * WORDS; j < (group + 1) * WORDS; ++j) {
+                const u32 a = word_of(gate, j), b = word_of(up, j);
+                const u32 a0 = a & LOWER, a1 = b & LOWER, a2 = a >> 4 & LOWER, a3 = b >> 4 & LOWER;
+                mma_u8s8(high, a0, a1, a2, a3, f.high[o][j][0], f.high[o][j][1]);
+                mma_u8s8(low, a0, a1, a2, a3, f.low[o][j][0], f.low[o][j][1]);
             }
             const u32 scales = stage + UNIT_BYTES + ((block * GROUPS + group) * 16 + g * 2) * SCALE_BYTES;
-            const float low_scale = scale_at(scales), high_scale = scale_at(scales + SCALE_BYTES);
-            acc[0] += low_scale * (c[0][0] + c[1][0]), acc[1] += low_scale * (c[0][1] + c[1][1]);
-            acc[2] += high_scale * (c[0][2] + c[1][2]), acc[3] += high_scale * (c[0][3] + c[1][3]);
+            const float scale[2] = {scale_at(scales), scale_at(scales + SCALE_BYTES)};
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+                const float sum = fmaf(counted(high[i]), 256.f, counted(low[i]));
+                acc[i] = fmaf(scale[i >> 1], fmaf(sum, f.step[o][i & 1], -f.zero[o][group][i & 1]), acc[i]);
+            }
         }
     }
 }
 
 // Where the values of 8 rows of h lie: in order, pairs of neighbours.
 constexpr int HIDDEN_PARTNER = 1;
-DEVICE bool hidden_leads(int row) { return (row & 1) == 0; }
-DEVICE int hidden_word(int row) { return row >> 1; }
+DEVICE constexpr int hidden_leader(int word) { return 2 * word; }
 
 // Where the j-th vector of 8 values of a lane's share of a block of h begins.
 DEVICE int hidden_offset(int j, int t) { return j * 32 + t * 8; }
@@ -120,8 +161,7 @@ DEVICE int hidden_offset(int j, int t) { return j * 32 + t * 8; }
 // other; the half behind the last one holds the zero point, so its product costs nothing.
 DEVICE void slot_product(float (&acc)[ROW_BLOCKS][2], u32 stage, int slot, int block, const float*, const Hidden& f, int lane) {
     constexpr int TILES = (ROW_BLOCKS + 2) / 2;
-    constexpr u32 ZERO_POINT = 0xC308C308u;
-    const u32 constant = magic<false>();
+    const u32 constant = kept(0x43004300u);
     const int g = lane >> 2;
     const u32 weights = stage + slot * (ROW_BLOCKS * ROW_BLOCK_BYTES) + block * 512 + lane * 16;
     const u32 scales = stage + STAGE_EXPERTS * ROW_BLOCKS * ROW_BLOCK_BYTES + slot * (ROW_BLOCKS * ROW_BLOCK_SCALES) +
@@ -141,7 +181,7 @@ DEVICE void slot_product(float (&acc)[ROW_BLOCKS][2], u32 stage, int slot, int b
                 const u32 l = word_of(w[2 * tile], step >> 1), h = word_of(w[2 * tile + 1], step >> 1);
                 const u32 a0 = low_is_row ? pair_of(l, i, constant) : ZERO_POINT, a2 = low_is_row ? pair_of(l, i + 1, constant) : ZERO_POINT;
                 const u32 a1 = high_is_row ? pair_of(h, i, constant) : ZERO_POINT, a3 = high_is_row ? pair_of(h, i + 1, constant) : ZERO_POINT;
-                mma<false>(c[tile], a0, a1, a2, a3, f.b[step][0], f.b[step][1]);
+                mma_bf16(c[tile], a0, a1, a2, a3, f.b[step][0], f.b[step][1]);
             }
         }
         const float z0 = c[ROW_BLOCKS / 2][(ROW_BLOCKS & 1) * 2], z1 = c[ROW_BLOCKS / 2][(ROW_BLOCKS & 1) * 2 + 1];

@@ -1,0 +1,155 @@
+// Phase 2: a warp takes one block of 128 k of one expert, all out rows of this thread block, and waits for that part of h.
+//
+// Up to 16 tokens, column j of a product is token j (or 8 + j): what an expert's other columns hold is left out, and the
+// sums stay in registers until the end. With more tokens, columns are the expert's own list of tokens and the sums lie in
+// shared memory.
+#pragma once
+#include "block.cuh"
+
+constexpr int HALVES = COLUMN_IS_TOKEN ? (MAX_M + 7) / 8 : 1;
+
+// What a warp does with one stage of W2: its block of k of one expert against 8 columns.
+struct Turn {
+    int step, expert;  // stage, and place in the list of experts
+    int first, count;  // the expert's rows of h
+    int chunk;         // first column: of the list, or token
+    u32 members;       // COLUMN_IS_TOKEN: the expert's tokens
+};
+
+DEVICE void turn_to(Turn& turn, const Routes& routes, int step, int slot, int distinct) {
+    turn.step = step, turn.expert = step * STAGE_EXPERTS + slot, turn.count = 0, turn.chunk = 0;
+    if (turn.expert >= distinct) return;
+    turn.first = routes.offset[turn.expert];
+    if (COLUMN_IS_TOKEN) {
+        turn.members = routes.members[turn.expert], turn.count = __popc(turn.members);
+        if (HALVES > 1 && (turn.members & 0xFF) == 0) turn.chunk = 8;
+    } else {
+        turn.count = routes.offset[turn.expert + 1] - turn.first;
+    }
+}
+DEVICE bool next_chunk(Turn& turn) {
+    if (COLUMN_IS_TOKEN && (HALVES == 1 || turn.chunk || turn.members < 0x100)) return false;
+    if (!COLUMN_IS_TOKEN && turn.chunk + 8 >= turn.count) return false;
+    turn.chunk += 8;
+    return true;
+}
+
+// The row of h of a lane's column. A column without a token reads the row of another: it is not used, no select is needed.
+DEVICE int row_of(const Turn& turn, int column) {
+    const int at = turn.chunk + column;
+    return turn.first + min(COLUMN_IS_TOKEN ? __popc(turn.members & ((1u << at) - 1)) : at, turn.count - 1);
+}
+DEVICE void ask_hidden(Hidden& f, const u16* h, const Turn& turn, int lane) {
+    const u16* row = h + (u32)row_of(turn, lane >> 2) * I;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+        const uint4 v = load_relaxed(row + hidden_offset(j, 0));
+        f.b[2 * j][0] = v.x, f.b[2 * j][1] = v.y, f.b[2 * j + 1][0] = v.z, f.b[2 * j + 1][1] = v.w;
+    }
+}
+// A vector of h is stored as one value whose first word is not 0.
+DEVICE bool is_there(const Hidden& f) {
+    return min(min(f.b[0][0], f.b[2][0]), min(f.b[4][0], f.b[6][0])) != 0;
+}
+
+// This warp's sums: [half][row block][column 2t, 2t + 1] in registers, or [token][row] in shared memory.
+struct Sums {
+    float kept[HALVES][ROW_BLOCKS][2];
+    u32 memory;
+};
+
+DEVICE void add_up(Sums& sums, const Routes& routes, const Turn& turn, const float (&acc)[ROW_BLOCKS][2], int lane) {
+    const int t = lane & 3;
+    if (COLUMN_IS_TOKEN) {
+        const float* weight = &routes.dense[turn.expert][turn.chunk + 2 * t];
+        const u32 live = turn.members >> (turn.chunk + 2 * t);
+#pragma unroll
+        for (int half = 0; half < HALVES; ++half)
+            if (HALVES == 1 || turn.chunk == 8 * half)
+#pragma unroll
+                for (int c = 0; c < 2; ++c)
+                    if (live >> c & 1) {
+                        const float w = weight[c];
+#pragma unroll
+                        for (int r = 0; r < ROW_BLOCKS; ++r) sums.kept[half][r][c] = fmaf(w, acc[r][c], sums.kept[half][r][c]);
+                    }
+        return;
+    }
+#pragma unroll
+    for (int c = 0; c < 2; ++c) {
+        const int at = turn.chunk + 2 * t + c;
+        if (at >= turn.count) continue;
+        const float w = routes.weight[turn.first + at];
+        const u32 to = sums.memory + routes.token[turn.first + at] * (OUT_ROWS * 4);
+        float old[ROW_BLOCKS];
+#pragma unroll
+        for (int r = 0; r < ROW_BLOCKS; ++r) old[r] = load_shared_float(to + r * 32);
+#pragma unroll
+        for (int r = 0; r < ROW_BLOCKS; ++r) store_shared(to + r * 32, fmaf(w, acc[r][c], old[r]));
+    }
+}
+
+DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring& ring, const u16* hidden_rows, int warp, int lane) {
+    const Routes& routes = s.routes;
+    const int team = warp / STAGE_WARPS, slot = warp % STAGE_WARPS / I_BLOCKS, block = warp % I_BLOCKS;
+    const int distinct = team < TEAMS ? routes.distinct : 0;
+    const u16* h = hidden_rows + block * 128 + hidden_offset(0, lane & 3);
+    Sums sums = {};
+    sums.memory = kept(shared_address(&s.sums[warp][0][lane >> 2]));
+    Hidden next;
+    Turn turn;
+    turn_to(turn, routes, team, slot, distinct);
+    if (turn.count) ask_hidden(next, h, turn, lane);
+    for (int step = 0; step < work.stages; ++step, ring.next()) {
+        bool waited = false;
+        while (turn.step == step && turn.count) {
+            const Turn now = turn;
+            Hidden hidden = next;
+            float block_scale[ROW_BLOCKS];
+            if (!SCALES_IN_RING) {
+                const float* scales = (const float*)p.s2 + (u64)routes.expert[now.expert] * (H_BLOCKS * I_BLOCKS) + block;
+#pragma unroll
+                for (int r = 0; r < ROW_BLOCKS; ++r) block_scale[r] = scales[min(work.row_first + r, OUT_BLOCKS - 1) / 16 * I_BLOCKS];
+            }
+            Spin spin;
+            while (!__all_sync(~0u, is_there(hidden))) {
+                spin.once();
+                ask_hidden(hidden, h, now, lane);
+            }
+            if (step == 0) stamp(p, 5);
+            // What comes next is asked for before this is worked on.
+            if (!next_chunk(turn)) turn_to(turn, routes, step + TEAMS, slot, distinct);
+            if (turn.count) ask_hidden(next, h, turn, lane);
+            if (!waited) barrier_wait(ring.full_barrier(), ring.phase);
+            waited = true;
+            if (step == 0) stamp(p, 6);
+            float acc[ROW_BLOCKS][2] = {};
+            slot_product(acc, ring.memory(), slot, block, block_scale, hidden, lane);
+            add_up(sums, routes, now, acc, lane);
+        }
+        if (!waited) barrier_wait(ring.full_barrier(), ring.phase);
+        if (turn.step == step) turn_to(turn, routes, step + TEAMS, slot, distinct);
+        warp_arrive(ring.empty_barrier(), lane);
+    }
+    if (COLUMN_IS_TOKEN)
+#pragma unroll
+        for (int half = 0; half < HALVES; ++half)
+#pragma unroll
+            for (int c = 0; c < 2; ++c) {
+                const int token = half * 8 + 2 * (lane & 3) + c;
+                if (token >= p.tokens) continue;
+#pragma unroll
+                for (int r = 0; r < ROW_BLOCKS; ++r) store_shared(sums.memory + token * (OUT_ROWS * 4) + r * 32, sums.kept[half][r][c]);
+            }
+}
+
+DEVICE void store_out(const Shared& s, const Arguments& p, const Work& work, int thread) {
+    const int rows = work.row_blocks * 8;
+    for (int i = thread; i < p.tokens * rows; i += CONSUMER_THREADS) {
+        const int token = i / rows, row = i % rows;
+        float v = 0.f;
+#pragma unroll
+        for (int w = 0; w < TEAMS * STAGE_WARPS; ++w) v += s.sums[w][token][row];
+        p.out[(u64)token * p.out_stride + work.row_first * 8 + row] = HALF_X ? half_of(v) : bf16_of(v);
+    }
+}

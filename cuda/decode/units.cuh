@@ -1,0 +1,92 @@
+// Phase 1: units of W13 (copied by the producer, multiplied by the consumers, finished by the finishers).
+#pragma once
+#include "block.cuh"
+
+DEVICE float activate(float gate, float up) {
+    if (RELU2) {
+        const float r = fmaxf(gate, 0.f);
+        return GATED ? r * r * up : r * r;
+    }
+    const float v = gate / (1.f + __expf(-gate));
+    return GATED ? v * up : v;
+}
+
+// Sum over the warps, activation, h to memory: 8 rows of a column are one vector, stored as one value. A warp takes every
+// third column; lane = (row of 8, quarter of the warps).
+DEVICE void finish_unit(const float* part, u16* h, int count, int finisher, int lane) {
+    const int g = lane & 7, quarter = lane >> 3;
+    for (int column = finisher; column < count; column += FINISHERS) {
+        const float* from = part + (column & 1) * 32 + g * 4 + (column >> 1);
+        float low = 0.f, high = 0.f;
+#pragma unroll
+        for (int w = 0; w < CONSUMERS / 4; ++w) {
+            low += from[(4 * w + quarter) * PART];
+            high += from[(4 * w + quarter) * PART + 64];
+        }
+#pragma unroll
+        for (int d = 8; d < 32; d *= 2) low += __shfl_xor_sync(~0u, low, d), high += __shfl_xor_sync(~0u, high, d);
+        // Not gated: `high` is 8 more rows, which the second quarter takes.
+        const float v = GATED ? activate(low, high) : activate(quarter ? high : low, 0.f);
+        const u32 pair = bf16_pair(v, __shfl_down_sync(~0u, v, HIDDEN_PARTNER));
+        u32 word[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) word[i] = __shfl_sync(~0u, pair, (lane & 24) + hidden_leader(i));
+        if (word[0] == 0) word[0] = 0x80008000u;
+        if (quarter < (GATED ? 1 : 2) && g == 0)
+            store_relaxed(h + (u64)column * I + quarter * 8, make_uint4(word[0], word[1], word[2], word[3]));
+    }
+}
+
+DEVICE void finish(Shared& s, const Work& work, u16* h, int finisher, int lane) {
+    int buffer = 0;
+    u32 phase = 0;
+    for (int unit = work.unit_first; unit < work.unit_last; ++unit) {
+        const int d = unit / UNITS, within = unit % UNITS;
+        const int first = s.routes.offset[d], count = s.routes.offset[d + 1] - first;
+        for (int chunk = 0; chunk < count; chunk += 8) {
+            barrier_wait(shared_address(&s.part_full[buffer]), phase);
+            u16* to = h + (u64)(first + chunk) * I + within * (GATED ? 8 : 16);
+            finish_unit(s.part[buffer], to, min(8, count - chunk), finisher, lane);
+            warp_arrive(shared_address(&s.part_empty[buffer]), lane);
+            if (++buffer == PARTIALS) buffer = 0, phase ^= 1;
+        }
+    }
+}
+
+DEVICE void consume_units(Shared& s, const Arguments& p, const Work& work, Ring& ring, int warp, int lane) {
+    const Routes& routes = s.routes;
+    Columns columns;
+    int loaded = -1, buffer = 0, d = -1, within = UNITS, first = 0, count = 0;
+    u32 phase = 0;
+    const u32 part_full = kept(shared_address(&s.part_full[0])), part_empty = part_full + PARTIALS * 8;
+    const u32 part = kept(shared_address(&s.part[0][warp * PART + lane]));
+    d = work.unit_first / UNITS - 1, within = UNITS;
+    for (int unit = work.unit_first; unit < work.unit_last; ++unit, ring.next()) {
+        if (++within >= UNITS) {  // the next expert (or the first, somewhere in its units)
+            ++d;
+            within = unit == work.unit_first ? unit % UNITS : 0;
+            first = routes.offset[d], count = routes.offset[d + 1] - first;
+        }
+        for (int chunk = 0; chunk < count; chunk += 8) {
+            // One token alone has the same columns for every expert (their scales apart).
+            const int key = ((SCALES_IN_RING && p.tokens == 1 ? 0 : d) * 8 + chunk / 8) * 256 + within / RELOAD_UNITS;
+            if (key != loaded) {
+                load_columns(columns, p, routes.token + first + chunk, min(8, count - chunk), routes.expert[d], within, warp, lane);
+                loaded = key;
+            }
+            if (chunk == 0) barrier_wait(ring.full_barrier(), ring.phase);
+            if (unit == work.unit_first) stamp(p, 3);
+            float acc[4] = {0.f, 0.f, 0.f, 0.f};
+            unit_product(acc, ring.memory(), columns, warp, lane);
+            if (chunk + 8 >= count) warp_arrive(ring.empty_barrier(), lane);
+            // The next expert's tokens: asked for two units ahead, so that the change does not wait for memory.
+            if (within == UNITS - 3 && unit + 3 < work.unit_last)
+                prefetch_columns(p, routes.token + first + count, routes.offset[d + 2] - first - count, warp, lane);
+            barrier_wait(part_empty + buffer * 8, phase ^ 1);
+#pragma unroll
+            for (int i = 0; i < 4; ++i) store_shared(part + buffer * (CONSUMERS * PART * 4) + i * 128, acc[i]);
+            warp_arrive(part_full + buffer * 8, lane);
+            if (++buffer == PARTIALS) buffer = 0, phase ^= 1;
+        }
+    }
+}
