@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from xpu_moe.bench import kernels
+from xpu_moe.bench import kernels, suite
+from xpu_moe.bench.rivals import Calls, Rival, relative
 from xpu_moe.bench.suites import moe
 from xpu_moe.serving import moe_rivals
 
@@ -25,47 +26,58 @@ def test_the_suite_prints_checked_rows(capsys):
     assert rows[0]["extra"]["layer_bytes_before"] == rows[0]["extra"]["layer_bytes_after"] > 0
 
 
-def test_a_rival_that_is_not_here_is_a_sentence(monkeypatch):
-    monkeypatch.setattr(moe_rivals.importlib.util, "find_spec", lambda name: None)
-    assert moe_rivals.marlin_int4(8, 256, 128, 128, 1) == "not installed"
-    assert moe_rivals.triton_fp8_block([], 8) == "not installed"
-
-
 @pytest.fixture
-def fp8(monkeypatch):
-    """The FP8 rows of a card, on host tensors."""
-    family = moe.Fp8.__new__(moe.Fp8)
-    family.setting = SimpleNamespace(kind="cpu", rounds=1)
-    family.shape = moe.Shape(256, 128, 8, 2)
-    family.layers = [tuple(torch.zeros(1) for _ in range(4)) for _ in range(2)]
-    monkeypatch.setattr(moe.device, "architecture", lambda kind: "sm_90")
-    return family
+def card(monkeypatch):
+    """A suite's rows as they come on a card, on host tensors: what only a card has stands still."""
+    setting = suite.Setting("cpu", None, True, 1)
+    shape = moe.Shape(256, 128, 8, 2)
+    monkeypatch.setattr(moe.Family, "triton", lambda self, calls: Rival("not run"))
+
+    def calls(family, tokens=2):
+        routes = [moe.routes(shape, tokens, "cpu", seed) for seed in range(3)]
+        xs = [torch.randn(tokens, shape.hidden).to(torch.bfloat16) for _ in routes]
+        inputs = [family.inputs(x, given) for x, given in zip(xs, routes)]
+        return Calls(setting, xs, inputs, routes, torch.zeros_like(xs[0]), 1)
+
+    return SimpleNamespace(setting=setting, shape=shape, calls=calls)
 
 
-def test_flashinfer_is_a_rival_where_it_is_installed(fp8, monkeypatch):
-    given = [moe.routes(fp8.shape, 2, "cpu", seed) for seed in range(4)]
-    xs = [torch.zeros(2, 256, dtype=torch.bfloat16) for _ in range(4)]
-    out, seen = torch.zeros(2, 256, dtype=torch.bfloat16), []
-
-    def run(x, x_scale, w13, *rest, activation, layout, out):
-        assert x_scale is None and (activation, layout) == ("silu", "up_gate")
-        seen.append(w13.data_ptr())
-
-    monkeypatch.setattr(moe, "select", lambda case, name: SimpleNamespace(backend=SimpleNamespace(run=run)))
-    assert fp8.flashinfer(2, xs, given, out) >= 0
-    assert set(seen) == {layer[0].data_ptr() for layer in fp8.layers}
-
-    def broken(*arguments, **settings):
-        raise RuntimeError("ninja is missing\nand more")
-
-    monkeypatch.setattr(moe, "select", lambda case, name: SimpleNamespace(backend=SimpleNamespace(run=broken)))
-    assert fp8.flashinfer(2, xs, given, out) == "not run: ninja is missing"
+def test_rivals_that_are_not_here_are_sentences(card, monkeypatch):
+    monkeypatch.setattr(moe_rivals.importlib.util, "find_spec", lambda name: None)
+    for kind in (moe.U4, moe.Fp8):
+        family = kind(card.setting, card.shape)
+        calls = card.calls(family)
+        found = family.rivals(calls, family.truth(calls.inputs[0], calls.routes[0]))
+        assert {name: rival.us for name, rival in found.items() if name != "triton two products"} == dict.fromkeys(
+            ["vllm marlin"] if kind is moe.U4 else ["vllm triton", "vllm triton from bf16", "flashinfer"],
+            "not installed",
+        )
 
 
-def test_flashinfer_that_is_not_here_is_a_sentence(fp8, monkeypatch):
-    from xpu_moe.cuda import flashinfer
+def test_marlin_gets_the_checked_layer_and_as_many_as_ours(card, monkeypatch):
+    family = moe.U4(card.setting, card.shape)
+    calls, seen = card.calls(family), []
 
-    monkeypatch.setattr(flashinfer, "installed", lambda: "")
-    monkeypatch.setattr(fp8.setting, "kind", "cuda")
-    moe.select.cache_clear()
-    assert fp8.flashinfer(2, [], [], torch.zeros(1)) == "not installed"
+    def adapter(w13, w13_scale, w2, w2_scale, group, sets):
+        seen.append((w13.data_ptr(), group, sets))
+        return [lambda x, weights, ids: family.truth(x, moe.Routes(weights, ids)).bfloat16()] * sets
+
+    monkeypatch.setattr(moe_rivals, "marlin_int4", adapter)
+    for _ in range(2):  # repacked once for all sizes
+        found = family.rivals(calls, family.truth(calls.inputs[0], calls.routes[0]))["vllm marlin"]
+        assert found.us > 0 and found.error < 4e-3
+    assert seen == [(family.canonical.w13.data_ptr(), moe.GROUP, len(family.layers))]
+
+
+def test_flashinfer_is_held_to_its_own_order_of_the_halves(card, monkeypatch):
+    family = moe.Fp8(card.setting, card.shape)
+    calls = card.calls(family)
+    wanted = family.truth(calls.inputs[0], calls.routes[0])
+    swapped = family.truth(calls.inputs[0], calls.routes[0], swapped=True)
+    assert relative(swapped, wanted) > 2 * family.bound
+    none = lambda *given: "not installed"  # noqa: E731
+    monkeypatch.setattr(moe_rivals, "triton_fp8_block", none)
+    monkeypatch.setattr(moe_rivals, "flashinfer_block", lambda layers: [lambda *given: swapped] * len(layers))
+    assert family.rivals(calls, wanted)["flashinfer"].error == 0
+    monkeypatch.setattr(moe_rivals, "flashinfer_block", lambda layers: [lambda *given: wanted] * len(layers))
+    assert "wrong: relative error" in family.rivals(calls, wanted)["flashinfer"].us

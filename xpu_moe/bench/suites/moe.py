@@ -15,6 +15,7 @@ import torch
 from xpu_moe import device
 from xpu_moe.bench import timing
 from xpu_moe.bench.report import Row
+from xpu_moe.bench.rivals import Calls, Rival, relative
 from xpu_moe.bench.suite import Setting
 from xpu_moe.formats.int4 import Int4MoeWeights, empty
 from xpu_moe.ops.contract import Backend, Case, NoBackend, in_order, select
@@ -75,10 +76,6 @@ def truth(x: torch.Tensor, expert: Callable[[int], tuple[torch.Tensor, torch.Ten
     return out
 
 
-def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((found.double() - wanted).norm() / wanted.norm())
-
-
 def rows(setting: Setting) -> Iterator[Row]:
     """u4 rows, then FP8 rows."""
     hidden, experts, top_k = SMALL if setting.small else MINIMAX
@@ -120,13 +117,14 @@ class Family:
     def inputs(self, x: torch.Tensor, given: Routes) -> object:
         return x
 
-    def check(self, x: object, given: Routes, out: torch.Tensor) -> float:
+    def truth(self, x: object, given: Routes, swapped: bool = False) -> torch.Tensor:
+        """The float64 result of layer 0; `swapped`: of the same bytes read as [up; gate]."""
         raise NotImplementedError
 
     def case(self, tokens: int) -> Case:
         raise NotImplementedError
 
-    def rivals(self, tokens: int, xs: list, given: list[Routes], out: torch.Tensor) -> dict[str, float | str]:
+    def rivals(self, calls: Calls, wanted: torch.Tensor) -> dict[str, Rival]:
         raise NotImplementedError
 
     def row(self, tokens: int) -> Row:
@@ -140,9 +138,11 @@ class Family:
         chosen = select(self.case(tokens))
         calls = [self.call(i % len(self.layers), inputs[i], given[i], out, None) for i in range(count)]
         calls[0]()
-        error = self.check(inputs[0], given[0], out)
+        wanted = self.truth(inputs[0], given[0])
+        error = relative(out, wanted)
         repeats = max(1, 128 // count) if tokens <= 16 and kind != "cpu" else 1
         found = timing.measure(kind, calls, rounds=setting.rounds, repeats=repeats)
+        rivals = self.rivals(Calls(setting, xs, inputs, given, out, repeats), wanted) if kind == "cuda" else {}
         distinct = sum(r.ids.unique().numel() for r in given) / count
         moved = distinct * self.expert_bytes() + 2 * tokens * shape.hidden * 2
         return Row(
@@ -152,8 +152,8 @@ class Family:
             timing=found,
             moved=moved,
             floor_us=setting.ceiling.floor_us(moved),
-            rivals=self.rivals(tokens, xs, given, out),
-            errors={"rel": error},
+            rivals={name: rival.us for name, rival in rivals.items()},
+            errors={"rel": error, **{name: r.error for name, r in rivals.items() if r.error is not None}},
             backend=chosen.name,
             reason=chosen.reason,
             extra={"distinct_experts": distinct, "tokens": tokens, **self.eager(calls, tokens), **self.extra()},
@@ -168,15 +168,19 @@ class Family:
     def extra(self) -> dict[str, float | str]:
         return {}
 
-    def triton(self, tokens: int, inputs: list, given: list[Routes], out: torch.Tensor) -> float | str:
+    def triton(self, given: Calls) -> Rival:
         """Our Triton chain on the same weights."""
         try:
-            select(self.case(tokens), "triton_grouped")
+            select(self.case(given.xs[0].shape[0]), "triton_grouped")
         except NoBackend as error:
-            return f"not run: {error.refused[0][1]}" if error.refused else "not run"
-        count = min(len(inputs), 8)
-        calls = [self.call(i % len(self.layers), inputs[i], given[i], out, "triton_grouped") for i in range(count)]
-        return timing.measure(self.setting.kind, calls, rounds=min(8, self.setting.rounds), repeats=2).us
+            return Rival(f"not run: {error.refused[0][1]}" if error.refused else "not run")
+        count = min(len(given.xs), 8)
+        calls = [
+            self.call(i % len(self.layers), given.inputs[i], given.routes[i], given.out, "triton_grouped")
+            for i in range(count)
+        ]
+        setting = given.setting
+        return Rival(timing.measure(setting.kind, calls, rounds=min(8, setting.rounds), repeats=2).us)
 
 
 def _chosen_layout(case: Case) -> tuple[Backend, Case]:
@@ -192,6 +196,8 @@ class U4(Family):
     """4-bit weights, fp16 scales for 128 values."""
 
     name = "moe_u4"
+    bound = 1e-2
+    marlin: list | str | None = None
 
     def expert_bytes(self) -> int:
         values = 3 * self.shape.inter * self.shape.hidden
@@ -234,7 +240,7 @@ class U4(Family):
             return partial(moe_u4, *arguments, **settings)
         return partial(select(self.case(inputs.shape[0]), backend).backend.run, *arguments, **settings)
 
-    def check(self, x, given, out) -> float:
+    def truth(self, x, given, swapped=False) -> torch.Tensor:
         weights: Int4MoeWeights = self.canonical
 
         def wide(packed: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
@@ -244,22 +250,26 @@ class U4(Family):
         def expert(e: int) -> tuple[torch.Tensor, torch.Tensor]:
             return wide(weights.w13[e], weights.w13_scale[e]), wide(weights.w2[e], weights.w2_scale[e])
 
-        return relative(out, truth(x, expert, given))
+        return truth(x, expert, given)
 
-    def rivals(self, tokens, xs, given, out):
-        found: dict[str, float | str] = {}
-        if self.setting.kind == "cuda":
-            found["triton two products"] = self.triton(tokens, xs, given, out)
-            shape = self.shape
-            runs = moe_rivals.marlin_int4(shape.experts, shape.hidden, shape.inter, GROUP, min(4, len(self.layers)))
-            found["vllm marlin"] = _time(self.setting, runs, xs, given)
-        return found
+    def rivals(self, calls, wanted):
+        if self.marlin is None:
+            weights: Int4MoeWeights = self.canonical
+            self.marlin = calls.bound(
+                moe_rivals.marlin_int4,
+                weights.w13, weights.w13_scale, weights.w2, weights.w2_scale, GROUP, len(self.layers),
+            )  # fmt: skip
+        return {
+            "triton two products": self.triton(calls),
+            "vllm marlin": calls.measure(self.marlin, calls.xs, wanted, self.bound),
+        }
 
 
 class Fp8(Family):
     """e4m3 weights with a scale for 128 x 128, on prepared inputs."""
 
     name = "moe_fp8_block"
+    bound = 6e-2  # of a rival: all of them quantise what lies between the two products as well
 
     def expert_bytes(self) -> int:
         values = 3 * self.shape.inter * self.shape.hidden
@@ -303,49 +313,27 @@ class Fp8(Family):
             inputs.topk_weights, inputs.topk_ids, activation="silu", layout="n_major", out=out,
         )  # fmt: skip
 
-    def check(self, x, given, out) -> float:
+    def truth(self, x, given, swapped=False) -> torch.Tensor:
         w13, s13, w2, s2 = self.layers[0]
 
         def wide(weights: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
             return weights.float().double() * scale.double().repeat_interleave(128, 0).repeat_interleave(128, 1)
 
-        return relative(out, truth(x.dequantized(), lambda e: (wide(w13[e], s13[e]), wide(w2[e], s2[e])), given))
+        def expert(e: int) -> tuple[torch.Tensor, torch.Tensor]:
+            first = wide(w13[e], s13[e])
+            return torch.cat(first.chunk(2)[::-1]) if swapped else first, wide(w2[e], s2[e])
 
-    def rivals(self, tokens, xs, given, out):
-        if self.setting.kind != "cuda":
-            return {}
-        prepared = [self.inputs(x, r) for x, r in zip(xs, given)]
-        runs = moe_rivals.triton_fp8_block(self.layers[:4], self.shape.experts)
+        return truth(x.dequantized(), expert, given)
+
+    def rivals(self, calls, wanted):
+        prepared = [(x.x_q, x.x_scale) for x in calls.inputs]
+        chain = partial(calls.bound, moe_rivals.triton_fp8_block, self.layers, self.shape.top_k)
+        swapped = self.truth(calls.inputs[0], calls.routes[0], swapped=True)
         return {
-            "triton two products": self.triton(tokens, prepared, given, out),
-            "vllm triton": _time(self.setting, runs, xs, given),
-            "flashinfer": self.flashinfer(tokens, xs, given, out),
+            "triton two products": self.triton(calls),
+            "vllm triton": calls.measure(chain(False), prepared, wanted, self.bound),
+            "vllm triton from bf16": calls.measure(chain(True), calls.xs, wanted, self.bound),
+            "flashinfer": calls.measure(
+                calls.bound(moe_rivals.flashinfer_block, self.layers), calls.xs, swapped, self.bound
+            ),
         }
-
-    def flashinfer(self, tokens: int, xs: list, given: list[Routes], out: torch.Tensor) -> float | str:
-        """FlashInfer's block path, from bf16 activations. Our random bytes stand in for its [up; gate] order."""
-        case = replace(self.case(tokens), prepared=False, layout="up_gate")
-        try:
-            run = select(case, "flashinfer_cutlass").backend.run
-        except NoBackend as error:
-            reason = error.refused[0][1] if error.refused else "no such backend"
-            return "not installed" if "not installed" in reason else f"not run: {reason}"
-
-        def one(weights: Layer) -> moe_rivals.Run:
-            return lambda x, shares, ids: run(
-                x, None, *weights, shares, ids, activation="silu", layout="up_gate", out=out
-            )
-
-        try:
-            return _time(self.setting, [one(weights) for weights in self.layers[:4]], xs, given)
-        except (ImportError, RuntimeError) as error:  # its module is compiled at the first call
-            return f"not run: {str(error).splitlines()[0]}"
-
-
-def _time(setting: Setting, runs: list | str, xs: list[torch.Tensor], given: list[Routes]) -> float | str:
-    """A rival's us, or the sentence that says why there is none."""
-    if isinstance(runs, str):
-        return runs
-    count = min(len(xs), 8)
-    calls = [partial(runs[i % len(runs)], xs[i], given[i].weights, given[i].ids) for i in range(count)]
-    return timing.measure(setting.kind, calls, rounds=min(8, setting.rounds), repeats=2).us
