@@ -38,10 +38,10 @@ struct Ring {
     u32 base, full, empty;
     int stage = 0;
     u32 phase = 0;
-    __device__ __forceinline__ u32 memory() const { return base + stage * STAGE_BYTES; }
-    __device__ __forceinline__ u32 full_barrier() const { return full + stage * 8; }
-    __device__ __forceinline__ u32 empty_barrier() const { return empty + stage * 8; }
-    __device__ __forceinline__ void next() {
+    DEVICE_MEMBER u32 memory() const { return base + stage * STAGE_BYTES; }
+    DEVICE_MEMBER u32 full_barrier() const { return full + stage * 8; }
+    DEVICE_MEMBER u32 empty_barrier() const { return empty + stage * 8; }
+    DEVICE_MEMBER void next() {
         if (++stage == STAGES) stage = 0, phase ^= 1;
     }
 };

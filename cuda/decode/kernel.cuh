@@ -83,16 +83,13 @@ DEVICE void clear_old(const Arguments& p, int parity, int thread) {
     if (blockIdx.x == 0 && thread == 0) used[parity] = (u32)((u64)p.tokens * TOP_K * I * 2 / 16);
 }
 
-// What a launch reads first, on its way into the shared cache while the launch before is still at work.
-DEVICE void prefetch_routes(const Arguments& p, int thread) {
+// What a launch reads first, on its way into the shared cache while the launch before is still at work; from every block,
+// since the translations of the addresses are kept by each multiprocessor.
+DEVICE void prefetch_inputs(const Arguments& p, int lane) {
     const u32 ids = p.tokens * TOP_K * (ID_64 ? 8 : 4), weights = p.tokens * TOP_K * (ROUTE_WEIGHT == 2 ? 4 : 2);
-    if (thread * 128 < ids) prefetch_shared_cache((const u8*)p.ids + thread * 128);
-    if (thread * 128 < weights) prefetch_shared_cache((const u8*)p.weights + thread * 128);
-    for (int i = thread; i < p.tokens * H_BLOCKS; i += THREADS) {
-        const u8* at = p.x + ((u64)(i / H_BLOCKS) * p.x_stride + i % H_BLOCKS * 128) * (SCALES_IN_RING ? 2 : 1);
-        prefetch_shared_cache(at);
-        if (SCALES_IN_RING) prefetch_shared_cache(at + 128);
-    }
+    for (u32 at = lane * 128; at < ids; at += 32 * 128) prefetch_shared_cache((const u8*)p.ids + at);
+    for (u32 at = lane * 128; at < weights; at += 32 * 128) prefetch_shared_cache((const u8*)p.weights + at);
+    if (lane == 0) prefetch_shared_cache(p.state), prefetch_shared_cache(p.x);
 }
 
 DEVICE void init_barriers(Shared& s, int lane) {
@@ -123,7 +120,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     Ring ring{base, base + STAGES * STAGE_BYTES, base + STAGES * STAGE_BYTES + STAGES * 8};
     stamp(p, 0);
     if (warp == PRODUCER) init_barriers(s, lane);
-    if (blockIdx.x == 0) prefetch_routes(p, thread);
+    if (warp == FINISHER + 2) prefetch_inputs(p, lane);
     if (!COLUMN_IS_TOKEN && warp < CONSUMERS)
         for (int i = thread; i < CONSUMERS * MAX_M * OUT_ROWS; i += CONSUMER_THREADS) (&s.sums[0][0][0])[i] = 0.f;
     if (ONE_WARP) {

@@ -7,6 +7,7 @@ typedef unsigned int u32;
 typedef unsigned long long u64;
 
 #define DEVICE static __device__ __forceinline__
+#define DEVICE_MEMBER __device__ __forceinline__
 
 // A spin that lasts longer than this many clocks (about 5 s) ends in a trap: an error at the next call, not a hang.
 constexpr long long SPIN_LIMIT = 10000000000LL;

@@ -34,6 +34,17 @@ DEVICE float route_weight(const Arguments& p, int i) {
     return ROUTE_WEIGHT == 1 ? float_of_half(v) : float_of_bf16(v);
 }
 
+// The valid lanes that hold the same id as this one. (A vote for each bit: `match` takes a round for each value.)
+DEVICE u32 lanes_with(int id, u32 valid) {
+    u32 same = valid;
+#pragma unroll
+    for (int bit = 1; bit < E; bit *= 2) {
+        const u32 set = __ballot_sync(~0u, id & bit);
+        same &= id & bit ? set : ~set;
+    }
+    return same;
+}
+
 // One warp sorts alone: order of first mention. With `weights`, writes those and nothing else; without, the lists.
 DEVICE void sort_in_a_warp(Routes& r, const Arguments& p, int lane, bool weights) {
     const bool there = lane < p.tokens * TOP_K;
@@ -41,7 +52,7 @@ DEVICE void sort_in_a_warp(Routes& r, const Arguments& p, int lane, bool weights
     const float raw = weights && there ? route_weight(p, lane) : 0.f;
     const bool valid = id >= 0;
     const u32 below = (1u << lane) - 1;
-    const u32 same = __match_any_sync(~0u, valid ? id : -1 - lane);
+    const u32 same = lanes_with(id, __ballot_sync(~0u, valid));
     const int token = lane / TOP_K;
     const u32 of_token = (TOP_K == 32 ? ~0u : (1u << TOP_K) - 1) << (token * TOP_K);
     const bool counts = valid && (same & of_token & below) == 0;

@@ -8,17 +8,17 @@
 
 constexpr int HALVES = COLUMN_IS_TOKEN ? (MAX_M + 7) / 8 : 1;
 
-// What a warp does with one stage of W2: its block of k of one expert against 8 columns.
+// What a warp does in one go: its block of k of one expert against 8 columns.
 struct Turn {
     int step, expert;  // stage, and place in the list of experts
-    int first, count;  // the expert's rows of h
+    int first, count;  // the expert's rows of h; no rows: there is nothing left to do
     int chunk;         // first column: of the list, or token
     u32 members;       // COLUMN_IS_TOKEN: the expert's tokens
 };
 
-DEVICE void turn_to(Turn& turn, const Routes& routes, int step, int slot, int distinct) {
-    turn.step = step, turn.expert = step * STAGE_EXPERTS + slot, turn.count = 0, turn.chunk = 0;
-    if (turn.expert >= distinct) return;
+DEVICE Turn turn_at(const Routes& routes, int step, int slot, int distinct) {
+    Turn turn = {step, step * STAGE_EXPERTS + slot, 0, 0, 0, 0};
+    if (turn.expert >= distinct) return turn;
     turn.first = routes.offset[turn.expert];
     if (COLUMN_IS_TOKEN) {
         turn.members = routes.members[turn.expert], turn.count = __popc(turn.members);
@@ -26,12 +26,14 @@ DEVICE void turn_to(Turn& turn, const Routes& routes, int step, int slot, int di
     } else {
         turn.count = routes.offset[turn.expert + 1] - turn.first;
     }
+    return turn;
 }
-DEVICE bool next_chunk(Turn& turn) {
-    if (COLUMN_IS_TOKEN && (HALVES == 1 || turn.chunk || turn.members < 0x100)) return false;
-    if (!COLUMN_IS_TOKEN && turn.chunk + 8 >= turn.count) return false;
-    turn.chunk += 8;
-    return true;
+DEVICE Turn turn_after(const Turn& turn, const Routes& routes, int slot, int distinct) {
+    const bool more = COLUMN_IS_TOKEN ? HALVES > 1 && turn.chunk == 0 && turn.members >= 0x100 : turn.chunk + 8 < turn.count;
+    if (!more) return turn_at(routes, turn.step + TEAMS, slot, distinct);
+    Turn same = turn;
+    same.chunk += 8;
+    return same;
 }
 
 // The row of h of a lane's column. A column without a token reads the row of another: it is not used, no select is needed.
@@ -89,6 +91,12 @@ DEVICE void add_up(Sums& sums, const Routes& routes, const Turn& turn, const flo
     }
 }
 
+DEVICE void load_block_scales(float (&scale)[ROW_BLOCKS], const Arguments& p, const Work& work, int expert, int block) {
+    const float* scales = (const float*)p.s2 + (u64)expert * (H_BLOCKS * I_BLOCKS) + block;
+#pragma unroll
+    for (int r = 0; r < ROW_BLOCKS; ++r) scale[r] = scales[min(work.row_first + r, OUT_BLOCKS - 1) / 16 * I_BLOCKS];
+}
+
 DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring& ring, const u16* hidden_rows, int warp, int lane) {
     const Routes& routes = s.routes;
     const int team = warp / STAGE_WARPS, slot = warp % STAGE_WARPS / I_BLOCKS, block = warp % I_BLOCKS;
@@ -96,39 +104,31 @@ DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring&
     const u16* h = hidden_rows + block * 128 + hidden_offset(0, lane & 3);
     Sums sums = {};
     sums.memory = kept(shared_address(&s.sums[warp][0][lane >> 2]));
-    Hidden next;
-    Turn turn;
-    turn_to(turn, routes, team, slot, distinct);
-    if (turn.count) ask_hidden(next, h, turn, lane);
+    Hidden hidden;
+    float block_scale[ROW_BLOCKS];
+    Turn turn = turn_at(routes, team, slot, distinct);
+    if (turn.count) ask_hidden(hidden, h, turn, lane);
     for (int step = 0; step < work.stages; ++step, ring.next()) {
-        bool waited = false;
-        while (turn.step == step && turn.count) {
-            const Turn now = turn;
-            Hidden hidden = next;
-            float block_scale[ROW_BLOCKS];
-            if (!SCALES_IN_RING) {
-                const float* scales = (const float*)p.s2 + (u64)routes.expert[now.expert] * (H_BLOCKS * I_BLOCKS) + block;
-#pragma unroll
-                for (int r = 0; r < ROW_BLOCKS; ++r) block_scale[r] = scales[min(work.row_first + r, OUT_BLOCKS - 1) / 16 * I_BLOCKS];
-            }
+        bool landed = false;
+        while (turn.count && turn.step == step) {
+            if (!SCALES_IN_RING) load_block_scales(block_scale, p, work, routes.expert[turn.expert], block);
             Spin spin;
             while (!__all_sync(~0u, is_there(hidden))) {
                 spin.once();
-                ask_hidden(hidden, h, now, lane);
+                ask_hidden(hidden, h, turn, lane);
             }
             if (step == 0) stamp(p, 5);
-            // What comes next is asked for before this is worked on.
-            if (!next_chunk(turn)) turn_to(turn, routes, step + TEAMS, slot, distinct);
-            if (turn.count) ask_hidden(next, h, turn, lane);
-            if (!waited) barrier_wait(ring.full_barrier(), ring.phase);
-            waited = true;
+            if (!landed) barrier_wait(ring.full_barrier(), ring.phase);
+            landed = true;
             if (step == 0) stamp(p, 6);
             float acc[ROW_BLOCKS][2] = {};
             slot_product(acc, ring.memory(), slot, block, block_scale, hidden, lane);
+            const Turn now = turn;
+            turn = turn_after(now, routes, slot, distinct);
+            if (turn.count) ask_hidden(hidden, h, turn, lane);
             add_up(sums, routes, now, acc, lane);
         }
-        if (!waited) barrier_wait(ring.full_barrier(), ring.phase);
-        if (turn.step == step) turn_to(turn, routes, step + TEAMS, slot, distinct);
+        if (!landed) barrier_wait(ring.full_barrier(), ring.phase);
         warp_arrive(ring.empty_barrier(), lane);
     }
     if (COLUMN_IS_TOKEN)
