@@ -168,7 +168,8 @@ def _shared_struct(shape: Shape, max_tokens: int, consumers: int, row_blocks: in
     """sizeof(Shared) of kernel.cuh, with room for its padding."""
     routes, experts = max_tokens * shape.top_k, shape.num_experts
     distinct = min(routes, experts)
-    weights = distinct * 4 * (1 + max_tokens) if max_tokens <= 16 else routes * 4
+    # a row of weights an expert where columns are tokens (COLUMN_IS_TOKEN of routes.cuh), else a list
+    weights = distinct * 4 * (1 + max_tokens) if max_tokens <= 8 or routes <= 32 else routes * 4
     parts = (
         16 * (MAX_STAGES + PARTIALS), PARTIALS * consumers * 129 * 4, consumers * max_tokens * row_blocks * 8 * 4,
         experts * 8, routes * (4 + 4 + 2), weights, (distinct + 1) * (4 + 2), 4 * (consumers + OTHERS + 1), 8,

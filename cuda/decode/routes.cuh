@@ -6,7 +6,7 @@
 constexpr int ROUTES = MAX_M * TOP_K;
 constexpr int MOST_DISTINCT = ROUTES < E ? ROUTES : E;
 constexpr bool ONE_WARP = ROUTES <= 32;  // a lane a route: no barrier among warps
-constexpr bool COLUMN_IS_TOKEN = MAX_M <= 16;  // phase 2 (slots.cuh) keeps its sums in registers
+constexpr bool COLUMN_IS_TOKEN = MAX_M <= 8 || ONE_WARP;  // phase 2 (slots.cuh) keeps its sums in registers
 static_assert(!ONE_WARP || COLUMN_IS_TOKEN, "sort_in_a_warp writes no list of weights");
 
 struct Routes {

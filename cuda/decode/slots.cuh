@@ -1,11 +1,14 @@
 // Phase 2: a warp takes one block of 128 k of one expert, all out rows of this thread block, and waits for that part of h.
 //
-// Up to 16 tokens, column j of a product is token j (or 8 + j): what an expert's other columns hold is left out, and the
+// Up to 8 tokens (COLUMN_IS_TOKEN), column j of a product is token j: what an expert's other columns hold is left out, and the
 // sums stay in registers until the end. With more tokens, columns are the expert's own list of tokens and the sums lie in
 // shared memory.
 #pragma once
 #include "block.cuh"
 
+// Whether h of the next job is on its way while this one is worked on (16 registers), or is asked for after the products.
+// 4-bit weights of few tokens have no time to win: their stages are in shared memory before h is.
+constexpr bool LOOK_AHEAD = !SCALES_IN_RING || MAX_M > 8;
 constexpr int HALVES = COLUMN_IS_TOKEN ? (MAX_M + 7) / 8 : 1;
 
 // What a warp does in one go: its block of k of one expert against 8 columns.
@@ -104,18 +107,24 @@ DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring&
     const u16* h = hidden_rows + block * 128 + hidden_offset(0, lane & 3);
     Sums sums = {};
     sums.memory = kept(shared_address(&s.sums[warp][0][lane >> 2]));
-    Hidden hidden;
+    Hidden hidden, next;
     float block_scale[ROW_BLOCKS];
     Turn turn = turn_at(routes, team, slot, distinct);
-    if (turn.count) ask_hidden(hidden, h, turn, lane);
+    if (turn.count) ask_hidden(LOOK_AHEAD ? next : hidden, h, turn, lane);
     for (int step = 0; step < work.stages; ++step, ring.next()) {
         bool landed = false;
         while (turn.count && turn.step == step) {
             if (!SCALES_IN_RING) load_block_scales(block_scale, p, work, routes.expert[turn.expert], block);
+            if (LOOK_AHEAD) hidden = next;
+            const Turn now = turn;
             Spin spin;
             while (!__all_sync(~0u, is_there(hidden))) {
                 spin.once();
-                ask_hidden(hidden, h, turn, lane);
+                ask_hidden(hidden, h, now, lane);
+            }
+            if (LOOK_AHEAD) {
+                turn = turn_after(now, routes, slot, distinct);
+                if (turn.count) ask_hidden(next, h, turn, lane);
             }
             if (step == 0) stamp(p, 5);
             if (!landed) barrier_wait(ring.full_barrier(), ring.phase);
@@ -123,9 +132,10 @@ DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring&
             if (step == 0) stamp(p, 6);
             float acc[ROW_BLOCKS][2] = {};
             slot_product(acc, ring.memory(), slot, block, block_scale, hidden, lane);
-            const Turn now = turn;
-            turn = turn_after(now, routes, slot, distinct);
-            if (turn.count) ask_hidden(hidden, h, turn, lane);
+            if (!LOOK_AHEAD) {
+                turn = turn_after(now, routes, slot, distinct);
+                if (turn.count) ask_hidden(hidden, h, turn, lane);
+            }
             add_up(sums, routes, now, acc, lane);
         }
         if (!landed) barrier_wait(ring.full_barrier(), ring.phase);
