@@ -9,45 +9,56 @@ constexpr u32 ROW_BLOCK_BYTES = 8 * I;
 constexpr u32 ROW_BLOCK_SCALES = 0;
 constexpr bool SCALES_IN_RING = false;
 
-// Activations of up to 8 tokens (e4m3) and, for each 128-wide block of k, scale of x times scale of the weights.
+// Activations of up to 8 tokens (e4m3) and, for each 128-wide block of k, scales of x (columns 2t and 2t + 1) and their
+// products with the scales of the weights (gate rows, up rows).
 struct Columns {
     u32 b[OWN][4][2];
-    float factor[OWN][4];
+    float scale[OWN][2], factor[OWN][4];
 };
 
-DEVICE void load_columns(Columns& f, const Arguments& p, const u16* tokens, int count, int expert, int within, int warp, int lane) {
-    const int g = lane >> 2, t = lane & 3;
-    const bool live = g < count;
-    const u8* row = p.x + (live ? (u64)tokens[g] * p.x_stride : 0);
+// `token` is this lane's column; one that is not live is 0.
+DEVICE void load_columns(Columns& f, const Arguments& p, int token, bool live, int warp, int lane) {
+    const u8* row = p.x + (live ? (u64)token * p.x_stride : 0) + (lane & 3) * 16;
+#pragma unroll
+    for (int o = 0; o < OWN; ++o)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            const int block = warp + o * CONSUMERS;
+            uint4 v = make_uint4(0, 0, 0, 0);
+            if (live && block < H_BLOCKS) v = load_global(row + block * 128 + j * 64);
+            f.b[o][2 * j][0] = v.x, f.b[o][2 * j][1] = v.y, f.b[o][2 * j + 1][0] = v.z, f.b[o][2 * j + 1][1] = v.w;
+        }
+}
+
+// Scales of the tokens of columns 2t and 2t + 1 (those past the last token are 0).
+DEVICE void load_column_scales(Columns& f, const Arguments& p, int even, int odd, int tokens, int warp) {
+#pragma unroll
+    for (int o = 0; o < OWN; ++o) {
+        const int block = warp + o * CONSUMERS;
+#pragma unroll
+        for (int c = 0; c < 2; ++c) {
+            const int token = c ? odd : even;
+            const bool live = token < tokens && block < H_BLOCKS;
+            f.scale[o][c] = live ? p.xs[(u64)token * p.xs_token + (u64)block * p.xs_group] : 0.f;
+        }
+    }
+}
+
+DEVICE void load_weight_scales(Columns& f, const Arguments& p, int expert, int within, int warp) {
     constexpr int SCALE_ROWS = GATED ? 2 * I_BLOCKS : I_BLOCKS;
     const int scale_row = within * (GATED ? 8 : 16) / 128;
     const float* low = (const float*)p.s13 + ((u64)expert * SCALE_ROWS + scale_row) * H_BLOCKS;
     const float* high = GATED ? low + I_BLOCKS * H_BLOCKS : low;
 #pragma unroll
     for (int o = 0; o < OWN; ++o) {
-        const int block = warp + o * CONSUMERS;
+        const int block = min(warp + o * CONSUMERS, H_BLOCKS - 1);
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            uint4 v = make_uint4(0, 0, 0, 0);
-            if (live && block < H_BLOCKS) v = load_global(row + block * 128 + j * 64 + t * 16);
-            f.b[o][2 * j][0] = v.x, f.b[o][2 * j][1] = v.y, f.b[o][2 * j + 1][0] = v.z, f.b[o][2 * j + 1][1] = v.w;
-        }
-        float x[2] = {0.f, 0.f}, w[2] = {0.f, 0.f};
-        if (block < H_BLOCKS) {
-#pragma unroll
-            for (int c = 0; c < 2; ++c)
-                if (2 * t + c < count) x[c] = p.xs[(u64)tokens[2 * t + c] * p.xs_token + (u64)block * p.xs_group];
-            w[0] = low[block], w[1] = high[block];
-        }
-        f.factor[o][0] = x[0] * w[0], f.factor[o][1] = x[1] * w[0];
-        f.factor[o][2] = x[0] * w[1], f.factor[o][3] = x[1] * w[1];
+        for (int c = 0; c < 2; ++c) f.factor[o][c] = f.scale[o][c] * low[block], f.factor[o][2 + c] = f.scale[o][c] * high[block];
     }
 }
 
-DEVICE void prefetch_columns(const Arguments& p, const u16* tokens, int count, int warp, int lane) {
-    const int g = lane >> 2, o = lane & 3;
-    if (g < count && o < OWN && warp + o * CONSUMERS < H_BLOCKS)
-        prefetch(p.x + (u64)tokens[g] * p.x_stride + (warp + o * CONSUMERS) * 128);
+DEVICE void prefetch_columns(const Arguments& p, int token, int warp, int o) {
+    if (o < OWN && warp + o * CONSUMERS < H_BLOCKS) prefetch(p.x + (u64)token * p.x_stride + (warp + o * CONSUMERS) * 128);
 }
 
 DEVICE void unit_product(float (&acc)[4], u32 stage, const Columns& f, int warp, int lane) {

@@ -75,12 +75,13 @@ DEVICE void produce(const Routes& routes, const Arguments& p, const Work& work, 
 }
 
 // Clear what the launch before this one wrote; the next one writes there.
-DEVICE void clear_old(const Arguments& p, int parity, int thread) {
+DEVICE void clear_old(const Arguments& p, int parity, int distinct, int thread) {
     u32* const used = (u32*)(p.state + 8);
     uint4* const old = (uint4*)(p.state + 256 + (parity ^ 1) * p.half);
     const u32 words = used[parity ^ 1];
     for (u32 i = blockIdx.x * FINISHERS * 32 + thread; i < words; i += BLOCKS * FINISHERS * 32) old[i] = make_uint4(0, 0, 0, 0);
-    if (blockIdx.x == 0 && thread == 0) used[parity] = (u32)((u64)p.tokens * TOP_K * I * 2 / 16);
+    const u32 rows = COLUMN_IS_TOKEN ? distinct * MAX_M : p.tokens * TOP_K;
+    if (blockIdx.x == 0 && thread == 0) used[parity] = rows * (I * 2 / 16);
 }
 
 // What a launch reads first, on its way into the shared cache while the launch before is still at work; from every block,
@@ -92,17 +93,19 @@ DEVICE void prefetch_inputs(const Arguments& p, int lane) {
     if (lane == 0) prefetch_shared_cache(p.state), prefetch_shared_cache(p.x);
 }
 
-DEVICE void init_barriers(Shared& s, int lane) {
-    for (int i = lane; i < STAGES; i += 32) {
+// One thread: it takes longer than the routes do, so it is not the producer's.
+DEVICE void init_barriers(Shared& s) {
+#pragma unroll
+    for (int i = 0; i < STAGES; ++i) {
         barrier_init(shared_address(&s.full[i]), 1);
         barrier_init(shared_address(&s.empty[i]), CONSUMERS * ARRIVALS);
     }
-    if (lane < PARTIALS) {
-        barrier_init(shared_address(&s.part_full[lane]), CONSUMERS * ARRIVALS);
-        barrier_init(shared_address(&s.part_empty[lane]), FINISHERS * ARRIVALS);
+#pragma unroll
+    for (int i = 0; i < PARTIALS; ++i) {
+        barrier_init(shared_address(&s.part_full[i]), CONSUMERS * ARRIVALS);
+        barrier_init(shared_address(&s.part_empty[i]), FINISHERS * ARRIVALS);
     }
     fence_barrier_init();
-    __syncwarp();
 }
 
 // Which of the two buffers this launch uses: every block takes a ticket, and a launch is BLOCKS tickets.
@@ -119,20 +122,29 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const u32 base = kept(shared_address(memory));
     Ring ring{base, base + STAGES * STAGE_BYTES, base + STAGES * STAGE_BYTES + STAGES * 8};
     stamp(p, 0);
-    if (warp == PRODUCER) init_barriers(s, lane);
-    if (warp == FINISHER + 2) prefetch_inputs(p, lane);
+    if (warp == FINISHER + 2) {
+        if (lane == 0) init_barriers(s);
+        __syncwarp();
+    }
     if (!COLUMN_IS_TOKEN && warp < CONSUMERS)
         for (int i = thread; i < CONSUMERS * MAX_M * OUT_ROWS; i += CONSUMER_THREADS) (&s.sums[0][0][0])[i] = 0.f;
+    Columns columns;
     if (ONE_WARP) {
-        // The producer sorts and starts to copy at once; the finishers sort the weights and take the ticket meanwhile.
+        // Side by side: the producer lists the experts and starts to copy at once, a finisher the rest of the routes, another
+        // takes the ticket, the third makes the barriers, and the consumers load the activations.
+        if (warp == PRODUCER) prefetch_inputs(p, lane);
         wait_for_predecessor();
         stamp(p, 1);
         if (warp == PRODUCER) {
-            sort_in_a_warp(s.routes, p, lane, false);
+            list_experts(s.routes, p, lane);
             named_arrive<2, THREADS>();
+            named_sync<3, 64>();
         } else {
-            if (warp == FINISHER) sort_in_a_warp(s.routes, p, lane, true);
+            if (warp == FINISHER) list_members(s.routes, p, lane);
             if (warp == FINISHER + 1 && lane == 0) s.routes.parity = take_parity(p);
+            if (warp == FINISHER + 2) named_arrive<3, 64>();
+            if (warp < CONSUMERS) load_token_columns(columns, p, warp, lane);
+            __syncwarp();
             named_sync<2, THREADS>();
         }
     } else {
@@ -140,6 +152,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         stamp(p, 1);
         if (thread == THREADS - 1) s.routes.parity = take_parity(p);
         sort_in_a_block(s.routes, p, thread);
+        if (COLUMN_IS_TOKEN && warp < CONSUMERS) load_token_columns(columns, p, warp, lane);
     }
     stamp(p, 2);
     const Work work = work_of(s.routes.distinct);
@@ -150,13 +163,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             stamp(p, 10, PRODUCER * 32);
         } else {
             finish(s, work, (u16*)(state + 256 + s.routes.parity * half), warp - FINISHER, lane);
-            clear_old(p, s.routes.parity, thread - FINISHER * 32);
+            clear_old(p, s.routes.parity, s.routes.distinct, thread - FINISHER * 32);
         }
         return;
     }
     u16* const h = (u16*)(state + 256 + s.routes.parity * half);
     let_successor_start();
-    consume_units(s, p, work, ring, warp, lane);
+    consume_units(s, p, work, ring, columns, warp, lane);
     stamp(p, 4);
     consume_slots(s, p, work, ring, h, warp, lane);
     stamp(p, 7);

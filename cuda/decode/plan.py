@@ -62,8 +62,10 @@ class Plan:
 
     @property
     def state_half(self) -> int:
-        """Bytes of one of the two hand-off buffers."""
-        return self.max_tokens * self.shape.top_k * self.shape.intermediate_size * 2
+        """Bytes of one of the two hand-off buffers: a row of h for each route, or for each (expert, token)."""
+        routes = self.max_tokens * self.shape.top_k
+        rows = min(routes, self.shape.num_experts) * self.max_tokens if columns_are_tokens(self.max_tokens) else routes
+        return rows * self.shape.intermediate_size * 2
 
     @property
     def state_bytes(self) -> int:
@@ -82,6 +84,11 @@ class Plan:
             "PARTIALS": PARTIALS, "STRICT": int(STRICT),
             "SHARED_ROOM": self.shared_bytes - self.stages * self.stage_bytes,
         }  # fmt: skip
+
+
+def columns_are_tokens(max_tokens: int) -> bool:
+    """COLUMN_IS_TOKEN of routes.cuh: the columns of every product are the tokens, whatever an expert's own are."""
+    return max_tokens <= 8
 
 
 class NoPlan(ValueError):
@@ -168,11 +175,10 @@ def _shared_struct(shape: Shape, max_tokens: int, consumers: int, row_blocks: in
     """sizeof(Shared) of kernel.cuh, with room for its padding."""
     routes, experts = max_tokens * shape.top_k, shape.num_experts
     distinct = min(routes, experts)
-    # a row of weights an expert where columns are tokens (COLUMN_IS_TOKEN of routes.cuh), else a list
-    weights = distinct * 4 * (1 + max_tokens) if max_tokens <= 8 or routes <= 32 else routes * 4
+    lists = distinct * 4 * (1 + max_tokens) if columns_are_tokens(max_tokens) else routes * 6 + (distinct + 1) * 4
     parts = (
         16 * (MAX_STAGES + PARTIALS), PARTIALS * consumers * 129 * 4, consumers * max_tokens * row_blocks * 8 * 4,
-        experts * 8, routes * (4 + 4 + 2), weights, (distinct + 1) * (4 + 2), 4 * (consumers + OTHERS + 1), 8,
+        experts * 8, routes * (4 + 4), distinct * 2, lists, 4 * (consumers + OTHERS + 1), 8,
     )  # fmt: skip
     return sum(parts) + 64
 

@@ -1,39 +1,32 @@
 // Phase 2: a warp takes one block of 128 k of one expert, all out rows of this thread block, and waits for that part of h.
 //
-// Up to 8 tokens (COLUMN_IS_TOKEN), column j of a product is token j: what an expert's other columns hold is left out, and the
-// sums stay in registers until the end. With more tokens, columns are the expert's own list of tokens and the sums lie in
-// shared memory.
+// Where columns are tokens (routes.cuh), what an expert's other columns hold is left out and the sums stay in registers until
+// the end. Else the sums lie in shared memory, found by token.
 #pragma once
 #include "block.cuh"
 
 // Whether h of the next job is on its way while this one is worked on (16 registers), or is asked for after the products.
 // 4-bit weights of few tokens have no time to win: their stages are in shared memory before h is.
-constexpr bool LOOK_AHEAD = !SCALES_IN_RING || MAX_M > 8;
-constexpr int HALVES = COLUMN_IS_TOKEN ? (MAX_M + 7) / 8 : 1;
+constexpr bool LOOK_AHEAD = !SCALES_IN_RING || !COLUMN_IS_TOKEN;
 
 // What a warp does in one go: its block of k of one expert against 8 columns.
 struct Turn {
     int step, expert;  // stage, and place in the list of experts
-    int first, count;  // the expert's rows of h; no rows: there is nothing left to do
-    int chunk;         // first column: of the list, or token
     u32 members;       // COLUMN_IS_TOKEN: the expert's tokens
+    int first, count;  // else: the expert's rows of h,
+    int chunk;         // and which 8 of them are the columns
+    DEVICE_MEMBER bool works() const { return COLUMN_IS_TOKEN ? members != 0 : count != 0; }
 };
 
 DEVICE Turn turn_at(const Routes& routes, int step, int slot, int distinct) {
     Turn turn = {step, step * STAGE_EXPERTS + slot, 0, 0, 0, 0};
     if (turn.expert >= distinct) return turn;
-    turn.first = routes.offset[turn.expert];
-    if (COLUMN_IS_TOKEN) {
-        turn.members = routes.members[turn.expert], turn.count = __popc(turn.members);
-        if (HALVES > 1 && (turn.members & 0xFF) == 0) turn.chunk = 8;
-    } else {
-        turn.count = routes.offset[turn.expert + 1] - turn.first;
-    }
+    if (COLUMN_IS_TOKEN) turn.members = routes.members[turn.expert];
+    else turn.first = routes.offset[turn.expert], turn.count = routes.offset[turn.expert + 1] - turn.first;
     return turn;
 }
 DEVICE Turn turn_after(const Turn& turn, const Routes& routes, int slot, int distinct) {
-    const bool more = COLUMN_IS_TOKEN ? HALVES > 1 && turn.chunk == 0 && turn.members >= 0x100 : turn.chunk + 8 < turn.count;
-    if (!more) return turn_at(routes, turn.step + TEAMS, slot, distinct);
+    if (COLUMN_IS_TOKEN || turn.chunk + 8 >= turn.count) return turn_at(routes, turn.step + TEAMS, slot, distinct);
     Turn same = turn;
     same.chunk += 8;
     return same;
@@ -41,8 +34,8 @@ DEVICE Turn turn_after(const Turn& turn, const Routes& routes, int slot, int dis
 
 // The row of h of a lane's column. A column without a token reads the row of another: it is not used, no select is needed.
 DEVICE int row_of(const Turn& turn, int column) {
-    const int at = turn.chunk + column;
-    return turn.first + min(COLUMN_IS_TOKEN ? __popc(turn.members & ((1u << at) - 1)) : at, turn.count - 1);
+    if (COLUMN_IS_TOKEN) return turn.expert * MAX_M + (turn.members >> column & 1 ? column : __ffs(turn.members) - 1);
+    return turn.first + min(turn.chunk + column, turn.count - 1);
 }
 DEVICE void ask_hidden(Hidden& f, const u16* h, const Turn& turn, int lane) {
     const u16* row = h + (u32)row_of(turn, lane >> 2) * I;
@@ -57,40 +50,33 @@ DEVICE bool is_there(const Hidden& f) {
     return min(min(f.b[0][0], f.b[2][0]), min(f.b[4][0], f.b[6][0])) != 0;
 }
 
-// This warp's sums: [half][row block][column 2t, 2t + 1] in registers, or [token][row] in shared memory.
+// This warp's sums: [row block][column 2t, 2t + 1] in registers, or [token][row] in shared memory.
 struct Sums {
-    float kept[HALVES][ROW_BLOCKS][2];
+    float kept[ROW_BLOCKS][2];
     u32 memory;
 };
 
 DEVICE void add_up(Sums& sums, const Routes& routes, const Turn& turn, const float (&acc)[ROW_BLOCKS][2], int lane) {
     const int t = lane & 3;
-    if (COLUMN_IS_TOKEN) {
-        const float* weight = &routes.dense[turn.expert][turn.chunk + 2 * t];
-        const u32 live = turn.members >> (turn.chunk + 2 * t);
-#pragma unroll
-        for (int half = 0; half < HALVES; ++half)
-            if (HALVES == 1 || turn.chunk == 8 * half)
-#pragma unroll
-                for (int c = 0; c < 2; ++c)
-                    if (live >> c & 1) {
-                        const float w = weight[c];
-#pragma unroll
-                        for (int r = 0; r < ROW_BLOCKS; ++r) sums.kept[half][r][c] = fmaf(w, acc[r][c], sums.kept[half][r][c]);
-                    }
-        return;
-    }
 #pragma unroll
     for (int c = 0; c < 2; ++c) {
-        const int at = turn.chunk + 2 * t + c;
-        if (at >= turn.count) continue;
-        const float w = routes.weight[turn.first + at];
-        const u32 to = sums.memory + routes.token[turn.first + at] * (OUT_ROWS * 4);
-        float old[ROW_BLOCKS];
+        const int column = 2 * t + c;
+        if (COLUMN_IS_TOKEN) {
+            if (!(turn.members >> column & 1)) continue;
+            const float w = routes.dense[turn.expert][column];
 #pragma unroll
-        for (int r = 0; r < ROW_BLOCKS; ++r) old[r] = load_shared_float(to + r * 32);
+            for (int r = 0; r < ROW_BLOCKS; ++r) sums.kept[r][c] = fmaf(w, acc[r][c], sums.kept[r][c]);
+        } else {
+            const int at = turn.chunk + column;
+            if (at >= turn.count) continue;
+            const float w = routes.weight[turn.first + at];
+            const u32 to = sums.memory + routes.token[turn.first + at] * (OUT_ROWS * 4);
+            float old[ROW_BLOCKS];
 #pragma unroll
-        for (int r = 0; r < ROW_BLOCKS; ++r) store_shared(to + r * 32, fmaf(w, acc[r][c], old[r]));
+            for (int r = 0; r < ROW_BLOCKS; ++r) old[r] = load_shared_float(to + r * 32);
+#pragma unroll
+            for (int r = 0; r < ROW_BLOCKS; ++r) store_shared(to + r * 32, fmaf(w, acc[r][c], old[r]));
+        }
     }
 }
 
@@ -110,10 +96,10 @@ DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring&
     Hidden hidden, next;
     float block_scale[ROW_BLOCKS];
     Turn turn = turn_at(routes, team, slot, distinct);
-    if (turn.count) ask_hidden(LOOK_AHEAD ? next : hidden, h, turn, lane);
+    if (turn.works()) ask_hidden(LOOK_AHEAD ? next : hidden, h, turn, lane);
     for (int step = 0; step < work.stages; ++step, ring.next()) {
         bool landed = false;
-        while (turn.count && turn.step == step) {
+        while (turn.works() && turn.step == step) {
             if (!SCALES_IN_RING) load_block_scales(block_scale, p, work, routes.expert[turn.expert], block);
             if (LOOK_AHEAD) hidden = next;
             const Turn now = turn;
@@ -124,7 +110,7 @@ DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring&
             }
             if (LOOK_AHEAD) {
                 turn = turn_after(now, routes, slot, distinct);
-                if (turn.count) ask_hidden(next, h, turn, lane);
+                if (turn.works()) ask_hidden(next, h, turn, lane);
             }
             if (step == 0) stamp(p, 5);
             if (!landed) barrier_wait(ring.full_barrier(), ring.phase);
@@ -134,7 +120,7 @@ DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring&
             slot_product(acc, ring.memory(), slot, block, block_scale, hidden, lane);
             if (!LOOK_AHEAD) {
                 turn = turn_after(now, routes, slot, distinct);
-                if (turn.count) ask_hidden(hidden, h, turn, lane);
+                if (turn.works()) ask_hidden(hidden, h, turn, lane);
             }
             add_up(sums, routes, now, acc, lane);
         }
@@ -143,20 +129,19 @@ DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring&
     }
     if (COLUMN_IS_TOKEN)
 #pragma unroll
-        for (int half = 0; half < HALVES; ++half)
+        for (int c = 0; c < 2; ++c) {
+            const int token = 2 * (lane & 3) + c;
+            if (token >= MAX_M) continue;
 #pragma unroll
-            for (int c = 0; c < 2; ++c) {
-                const int token = half * 8 + 2 * (lane & 3) + c;
-                if (token >= p.tokens) continue;
-#pragma unroll
-                for (int r = 0; r < ROW_BLOCKS; ++r) store_shared(sums.memory + token * (OUT_ROWS * 4) + r * 32, sums.kept[half][r][c]);
-            }
+            for (int r = 0; r < ROW_BLOCKS; ++r) store_shared(sums.memory + token * (OUT_ROWS * 4) + r * 32, sums.kept[r][c]);
+        }
 }
 
+// Rows past this block's last one are neither copied nor stored.
 DEVICE void store_out(const Shared& s, const Arguments& p, const Work& work, int thread) {
-    const int rows = work.row_blocks * 8;
-    for (int i = thread; i < p.tokens * rows; i += CONSUMER_THREADS) {
-        const int token = i / rows, row = i % rows;
+    for (int i = thread; i < p.tokens * OUT_ROWS; i += CONSUMER_THREADS) {
+        const int token = i / OUT_ROWS, row = i % OUT_ROWS;
+        if (row >= work.row_blocks * 8) continue;
         float v = 0.f;
 #pragma unroll
         for (int w = 0; w < TEAMS * STAGE_WARPS; ++w) v += s.sums[w][token][row];

@@ -63,10 +63,10 @@ DEVICE void split_bytes(u32& high, u32& low, u32 first, u32 second, float scale)
     high = permute<0x5410>(permute<0x51>(carried[0], carried[1]), permute<0x51>(carried[2], carried[3]));
 }
 
-DEVICE void load_columns(Columns& f, const Arguments& p, const u16* tokens, int count, int, int, int warp, int lane) {
-    const int g = lane >> 2, t = lane & 3;
-    const bool live = g < count;
-    const u16* row = (const u16*)p.x + (live ? (u64)tokens[g] * p.x_stride : 0);
+// `token` is this lane's column; one that is not live is 0.
+DEVICE void load_columns(Columns& f, const Arguments& p, int token, bool live, int warp, int lane) {
+    const int t = lane & 3;
+    const u16* row = (const u16*)p.x + (live ? (u64)token * p.x_stride : 0);
     uint4 x[OWN][4];
 #pragma unroll
     for (int o = 0; o < OWN; ++o)
@@ -111,12 +111,13 @@ DEVICE void load_columns(Columns& f, const Arguments& p, const u16* tokens, int 
     }
 }
 
-DEVICE void prefetch_columns(const Arguments& p, const u16* tokens, int count, int warp, int lane) {
-    const int g = lane >> 2, o = lane & 3;
-    if (g < count && o < OWN && warp + o * CONSUMERS < H_BLOCKS) {
-        const u16* row = (const u16*)p.x + (u64)tokens[g] * p.x_stride + (warp + o * CONSUMERS) * 128;
-        prefetch(row), prefetch(row + 64);
-    }
+DEVICE void load_column_scales(Columns&, const Arguments&, int, int, int, int) {}       // FP8 has such
+DEVICE void load_weight_scales(Columns&, const Arguments&, int, int, int) {}  // they are in the ring
+
+DEVICE void prefetch_columns(const Arguments& p, int token, int warp, int o) {
+    if (o >= OWN || warp + o * CONSUMERS >= H_BLOCKS) return;
+    const u16* row = (const u16*)p.x + (u64)token * p.x_stride + (warp + o * CONSUMERS) * 128;
+    prefetch(row), prefetch(row + 64);
 }
 
 // This warp's share of one unit: acc[0], acc[1] rows g (gate), acc[2], acc[3] rows g + 8 (up), columns 2t and 2t + 1.
