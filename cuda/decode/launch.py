@@ -18,7 +18,10 @@ from xpu_moe.ops import checks
 
 _HERE = Path(__file__).parent
 _SOURCES = {4: "moe_u4.cu", 8: "moe_fp8_block.cu"}
-_HEADERS = ("ptx.cuh", "shape.cuh", "u4.cuh", "fp8_block.cuh", "routes.cuh", "block.cuh", "units.cuh", "slots.cuh", "kernel.cuh")
+_HEADERS = (
+    "ptx.cuh", "shape.cuh", "u4.cuh", "fp8_block.cuh", "routes.cuh", "block.cuh", "units.cuh", "slots.cuh",
+    "kernel.cuh",
+)  # fmt: skip
 _SIGNATURE = "PPPPPPPPPPQiiiii"
 _states: dict[tuple[int, int], torch.Tensor] = {}
 
@@ -40,6 +43,10 @@ def _blocks(device: int) -> int:
 
 @cache
 def _kernel(shape: Shape, size: int, device: int) -> tuple[Plan, jit.Kernel, torch.Tensor]:
+    if torch.cuda.is_current_stream_capturing():  # loading waits for the card, which would break the capture
+        raise CaptureError(
+            "moe decode: first call inside a graph capture; call `prepare`, or the operator once, before capturing"
+        )
     chosen = plan(shape, size, _blocks(device))
     kernel = jit.load(unit(chosen), "moe_decode", _SIGNATURE, device)
     if kernel.blocks_per_multiprocessor(chosen.threads, chosen.shared_bytes) < 1:
@@ -49,10 +56,6 @@ def _kernel(shape: Shape, size: int, device: int) -> tuple[Plan, jit.Kernel, tor
 
 def _state(size: int, device: int) -> torch.Tensor:
     if (device, size) not in _states:
-        if torch.cuda.is_current_stream_capturing():
-            raise CaptureError(
-                "moe decode: first call inside a graph capture; call `prepare`, or the operator once, before capturing"
-            )
         _states[device, size] = torch.zeros(size, dtype=torch.uint8, device=f"cuda:{device}")
         torch.cuda.synchronize(device)
     return _states[device, size]
@@ -75,6 +78,8 @@ class Bound:
     def __init__(self, shape: Shape, weights: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
         for name, tensor in zip(("w13", "w13_scale", "w2", "w2_scale"), weights):
             checks.require(tensor.is_contiguous(), name, f"strides {tuple(tensor.stride())}", "contiguous")
+            if shape.bits == 4 or not name.endswith("scale"):  # the bulk copies' unit
+                checks.require(tensor.data_ptr() % 16 == 0, f"{name}.data_ptr() % 16", tensor.data_ptr() % 16, 0)
         self.shape, self.weights = shape, weights
         self.device = weights[0].device.index
         self._pointers = tuple(tensor.data_ptr() for tensor in weights)
@@ -98,7 +103,7 @@ class Bound:
             with torch.cuda.device(self.device):
                 return self(x, x_scale, topk_weights, topk_ids, out, programmatic=programmatic)
         if x.stride(1) != 1 or x.stride(0) * x.element_size() % 16 or x.data_ptr() % 16:
-            x = x.contiguous()
+            x = x.clone(memory_format=torch.contiguous_format)  # `contiguous` gives back a contiguous one that is askew
         for name, tensor in (("topk_weights", topk_weights), ("topk_ids", topk_ids)):
             checks.require(tensor.is_contiguous(), name, tensor.stride(), "contiguous")
         checks.require(out.stride(1) == 1, "out.stride(1)", out.stride(1), 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -73,6 +75,31 @@ def test_rows_that_are_not_16_byte_aligned_are_copied(kernel):
     launch.Bound(SHAPE, weights())(odd, None, route_weights, ids, out)
     arguments = kernel.calls[0][2]
     assert arguments[0] != odd.data_ptr() and arguments[0] % 16 == 0 and arguments[12] == 256
+
+
+@pytest.mark.parametrize("tokens", (1, 2))
+def test_contiguous_rows_that_begin_askew_are_copied(kernel, tokens):
+    _, route_weights, ids, out = inputs(tokens)
+    odd = torch.arange(1 + tokens * 256, dtype=torch.bfloat16)[1:].view(tokens, 256)
+    assert odd.is_contiguous() and odd.data_ptr() % 16 == 2
+    launch.Bound(SHAPE, weights())(odd, None, route_weights, ids, out)
+    assert kernel.calls[0][2][0] % 16 == 0
+
+
+def test_weights_that_begin_askew_are_refused():
+    w13, *rest = weights()
+    odd = torch.zeros(8 * 3 * 4 + 1)[1:].view(8, 3, 4)
+    with pytest.raises(BadArgument, match=r"w13.data_ptr\(\) % 16: got 4, wanted 0"):
+        launch.Bound(SHAPE, (odd, *rest))
+    scale = torch.zeros(8 * 4 * 4 + 1)[1:].view(8, 4, 4)
+    launch.Bound(dataclasses.replace(SHAPE, bits=8), (w13, scale, *rest[1:]))  # FP8 scales are read one by one
+
+
+def test_the_first_call_of_a_shape_is_refused_inside_a_capture(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(jit, "load", lambda *args: pytest.fail("loaded while capturing"))
+    with pytest.raises(launch.CaptureError, match="before capturing"):
+        launch._kernel(SHAPE, 4, 0)
 
 
 def test_no_tokens_launch_nothing_and_strided_routes_are_refused(kernel):
