@@ -102,7 +102,8 @@ class Cells:
             known = {**self.cells[source].__dict__, "out_at": out_at, "out_stride": out_stride, "twin": source}
             return Cell(**known)
         stride = v.hidden + unit * pick(rng, (0, 0, 1, 4, v.hidden // unit))
-        x_at = rooms["x"].take((tokens - 1) * stride + v.hidden, int(rng.integers(64, 512)), unit)
+        x_at = rooms["x"].take((tokens - 1) * stride + v.hidden + 1, int(rng.integers(64, 512)), unit)
+        x_at += int(rng.random() < 0.05)  # not on 16 bytes: copied by the launch
         groups = v.hidden // 128
         across = -(-tokens // 4) * 4
         return Cell(
@@ -183,9 +184,12 @@ class Cells:
         self.x.fill_(0xFF if v.bits == 8 else -1)
         self.x[self.x_index[:own]] = values.to(self.x_type).view(self.x.dtype)
         self.ids.random_(0, v.experts, generator=draw)
-        self.ids[self.routes_index[:own]] = self._ids(draw, rand, invalid, dead).to(self.ids_type)
+        ids = self._ids(draw, rand, invalid, dead)
+        self.ids[self.routes_index[:own]] = ids.to(self.ids_type)
         weights = (rand(own, v.top_k) * 0.95 + 0.05) * (rand(own, v.top_k) >= zero)
         weights = torch.where((signed > 0) & (rand(own, v.top_k) < 0.5), -weights, weights)
+        nowhere = (ids < 0) | (ids >= v.experts)
+        weights = torch.where(nowhere & (rand(own, 1) < 0.5), float("nan"), weights)  # of no account
         self.weights.fill_(-1)
         self.weights[self.routes_index[:own]] = weights.to(torch_type(v.route_weight)).view(self.weights.dtype)
         self.out.fill_(PATTERN)
