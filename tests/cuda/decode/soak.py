@@ -2,7 +2,7 @@
 
     python -m tests.cuda.decode.soak --runs 100000 --json
 
-Layers of every kind take turns at random, so states of different size alternate. A block is 34 launches a layer on
+Layers of every kind take turns at random, so states of different size alternate. A block is 30 launches a layer on
 cells of their own (soak_cells.py), one behind the other without a wait, then a CUDA graph of 8 of them replayed three
 times with new inputs. After each, every result is held against a float32 reference on the card (2-norm over the call
 at most 1e-2, tokens without a route exactly 0, repeated launches equal in every bit), and every canary against what it
@@ -29,7 +29,7 @@ from xpu_moe.cuda.decode import launch
 from xpu_moe.cuda.decode.plan import BUCKETS, plan
 
 BOUND = 1e-2
-SLOTS = 34  # launches of a layer in a block
+SLOTS = 30  # launches of a layer in a block
 GRAPH, REPLAYS = 8, 3
 QUEUE = 32  # launches between two pauses
 PAUSE = 2_000_000  # clocks, about a millisecond: what follows is queued, and starts while the launch before still runs

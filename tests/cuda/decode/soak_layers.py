@@ -59,7 +59,8 @@ class Variant:
 
 
 # Every path of the kernel at sizes of a test: a lane a route (M <= 4 and at most 32 routes), a block sorting (top_k 9
-# and 12, and every M > 4), fewer 8-row blocks of W2 than multiprocessors (all), E below top_k, E no power of two.
+# and 12, and every M > 4), fewer 8-row blocks of W2 than multiprocessors (H up to 1024), two or three of them a thread
+# block and two blocks of k a warp (H 2176, on 132 multiprocessors), E below top_k, E no power of two.
 VARIANTS = (
     Variant(4, 256, 128, 8, 2),
     Variant(8, 256, 128, 8, 2),
@@ -75,6 +76,8 @@ VARIANTS = (
     Variant(4, 128, 256, 4, 8),
     Variant(4, 384, 384, 24, 6, "relu2", group=32, dtype="float16", scale="float32"),
     Variant(4, 256, 256, 32, 12),
+    Variant(4, 2176, 256, 8, 4),
+    Variant(8, 2176, 128, 8, 3),
 )
 
 
