@@ -92,7 +92,7 @@ class Soak:
                     assert support.ok, f"{v}, M {tokens}: {support.reason}"
             compile_all(variants, torch.cuda.current_device())
         self.layers = [Layer(v, seed + i, device) for i, v in enumerate(variants)]
-        self.launches = SLOTS * len(self.layers)
+        self.launches, self.number = SLOTS * len(self.layers), 0
         self.per_block = self.launches + GRAPH * REPLAYS
         self.report = Report(seed, prepared_seconds=time.monotonic() - started)
         self.report.worst_error = {str(v): 0.0 for v in variants}
@@ -134,6 +134,7 @@ class Soak:
     def block(self, number: int, count: int, only: int | None = None) -> None:
         """The first `count` launches of block `number` (all of them: the graph as well). `only` is a place in the block
         that alone is reported."""
+        self.number = number
         rng, cells = self._block(number)
         order = rng.permutation(self.launches).tolist()
         chosen = rng.choice(self.launches, GRAPH, replace=False).tolist()
@@ -212,10 +213,10 @@ class Soak:
         while self.report.runs < runs and (seconds is None or time.monotonic() - started < seconds):
             self.block(number, min(self.per_block, runs - self.report.runs))
             number += 1
+            self.report.seconds = time.monotonic() - started
             if time.monotonic() - told > 5:
                 told = time.monotonic()
                 say(f"{self.report.runs} of {runs} runs, {told - started:.0f} s, wrong {self.report.wrong}")
-        self.report.seconds = time.monotonic() - started
         return self.report
 
 
@@ -234,12 +235,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     soak = Soak(given.seed)
     say(f"{len(soak.layers)} layers ready after {soak.report.prepared_seconds:.1f} s")
-    if given.only is None:
-        report = soak.run(given.runs, given.seconds)
-    else:
-        number, place = divmod(given.only, soak.per_block)
-        soak.block(number, soak.per_block, place)
-        report = soak.report
+    report = soak.report
+    try:
+        if given.only is None:
+            soak.run(given.runs, given.seconds)
+        else:
+            number, place = divmod(given.only, soak.per_block)
+            soak.block(number, soak.per_block, place)
+    except RuntimeError as error:  # a trap or a bad address: the card answers nothing after it
+        first = soak.number * soak.per_block
+        report.wrong += 1
+        report.mismatches.append(
+            {"seed": given.seed, "from": first, "to": first + soak.per_block, "failed": str(error)}
+        )
+        say(f"failed among runs {first} to {first + soak.per_block}, seed {given.seed}: {error}")
     if given.json:
         print(json.dumps({**report.__dict__, "good": report.good}))
     worst = max((value if value is not None else float("inf")) for value in report.worst_error.values())

@@ -250,7 +250,7 @@ class Cells:
             )
 
         off, size = of_cells((got - wanted).square().sum(1)).sqrt(), of_cells(wanted.square().sum(1)).sqrt()
-        error = torch.where(off == 0, 0.0, off / size).nan_to_num(nan=float("inf"))
+        error = torch.where(off == 0, 0.0, off / size).nan_to_num(nan=float("inf"), posinf=float("inf"))
         live = ((ids >= 0) & (ids < experts) & (weights != 0)).any(1)
         nonzero = of_cells(~live & (got != 0).any(1))
         mine, others = self.twins

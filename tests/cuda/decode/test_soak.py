@@ -13,6 +13,7 @@ from tests.ops.table import relative_error
 from xpu_moe import device
 from xpu_moe.cpu import moe_fp8_block as cpu_fp8
 from xpu_moe.cpu import moe_u4 as cpu_u4
+from xpu_moe.cuda import compiler
 from xpu_moe.cuda.decode import layout
 from xpu_moe.formats.int4 import Int4MoeWeights
 
@@ -123,6 +124,14 @@ def test_a_launch_is_repeated_by_its_index():
     soak = Soak(3, SMALL, "cpu", stand_in(one_value))
     soak.block(0, soak.per_block, 40)  # the one alone is call 0, so place 40 is call 41
     assert [(told["index"], told["how"]) for told in soak.report.mismatches] == [(40, "eager")]
+
+
+@pytest.mark.skipif(not compiler.available(), reason="neither NVRTC nor nvcc is installed here")
+def test_the_backends_serve_every_layer_of_the_run():
+    for variant in VARIANTS:
+        for tokens in (1, 4, 5, 16, 17, 64):
+            support = Layer.backend_of(variant).supports(variant.case(tokens))
+            assert support.ok, f"{variant}, M {tokens}: {support.reason}"
 
 
 @pytest.mark.parametrize("variant", VARIANTS[2:10], ids=str)
