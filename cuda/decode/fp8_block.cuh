@@ -8,6 +8,7 @@ constexpr u32 UNIT_SCALES = 0;
 constexpr u32 ROW_BLOCK_BYTES = 8 * I;
 constexpr u32 ROW_BLOCK_SCALES = 0;
 constexpr bool SCALES_IN_RING = false;
+constexpr bool HALF_H = false;  // h is bf16: e4m3 goes there by bits
 
 // Activations of up to 8 tokens (e4m3) and, for each 128-wide block of k, scales of x (columns 2t and 2t + 1) and their
 // products with the scales of the weights (gate rows, up rows).
@@ -98,25 +99,37 @@ DEVICE constexpr int hidden_leader(int word) { return (word >> 1) * 4 + (word & 
 // bytes match.
 DEVICE int hidden_offset(int j, int t) { return (j >> 1) * 64 + t * 16 + (j & 1) * 8; }
 
-// acc[r][0..1]: row g of row block r, columns 2t and 2t + 1; two row blocks share a tile.
-DEVICE void slot_product(float (&acc)[ROW_BLOCKS][2], u32 stage, int slot, int block, const float* block_scale, const Hidden& f, int lane) {
-    constexpr int TILES = (ROW_BLOCKS + 1) / 2;
+// The warp's weights of a slot as A fragments; two row blocks share a tile.
+constexpr int TILES = (ROW_BLOCKS + 1) / 2;
+struct Slot {
+    u32 a[TILES][8][4];
+};
+
+DEVICE void load_slot(Slot& f, u32 stage, int slot, int block, int lane) {
     const u32 weights = stage + slot * (ROW_BLOCKS * ROW_BLOCK_BYTES) + (lane >> 2) * I + block * 128 + (lane & 3) * 16;
+#pragma unroll
+    for (int row = 0; row < 2 * TILES; ++row)
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+            uint4 v = make_uint4(0, 0, 0, 0);
+            if (row < ROW_BLOCKS) v = load_shared(weights + row * ROW_BLOCK_BYTES + j * 64);
+            const u32 word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int s = 0; s < 4; ++s) {
+                f.a[row / 2][4 * j + s][row % 2] = row < ROW_BLOCKS ? even_pair(word[s]) : 0;
+                f.a[row / 2][4 * j + s][row % 2 + 2] = row < ROW_BLOCKS ? odd_pair(word[s]) : 0;
+            }
+        }
+}
+
+// acc[r][0..1]: row g of row block r, columns 2t and 2t + 1.
+DEVICE void slot_product(float (&acc)[ROW_BLOCKS][2], const Slot& f, const float* block_scale, const Hidden& h) {
     float c[TILES][4] = {};
 #pragma unroll
-    for (int j = 0; j < 2; ++j)
+    for (int step = 0; step < 8; ++step)
 #pragma unroll
-        for (int tile = 0; tile < TILES; ++tile) {
-            const bool both = 2 * tile + 1 < ROW_BLOCKS;
-            const uint4 low = load_shared(weights + 2 * tile * ROW_BLOCK_BYTES + j * 64);
-            uint4 high = make_uint4(0, 0, 0, 0);
-            if (both) high = load_shared(weights + (2 * tile + 1) * ROW_BLOCK_BYTES + j * 64);
-            const u32 l[4] = {low.x, low.y, low.z, low.w}, h[4] = {high.x, high.y, high.z, high.w};
-#pragma unroll
-            for (int s = 0; s < 4; ++s)
-                mma_bf16(c[tile], even_pair(l[s]), both ? even_pair(h[s]) : 0, odd_pair(l[s]), both ? odd_pair(h[s]) : 0,
-                         f.b[4 * j + s][0], f.b[4 * j + s][1]);
-        }
+        for (int tile = 0; tile < TILES; ++tile)
+            mma_bf16(c[tile], f.a[tile][step][0], f.a[tile][step][1], f.a[tile][step][2], f.a[tile][step][3], h.b[step][0], h.b[step][1]);
 #pragma unroll
     for (int r = 0; r < ROW_BLOCKS; ++r)
         acc[r][0] += block_scale[r] * c[r / 2][(r & 1) * 2], acc[r][1] += block_scale[r] * c[r / 2][(r & 1) * 2 + 1];

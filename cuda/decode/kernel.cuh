@@ -45,6 +45,8 @@ DEVICE void copy_slices(const Routes& routes, const Arguments& p, const Work& wo
     __syncwarp();
 }
 
+constexpr int RING_IS_READY = 3, READY_WARPS = STAGES + 2;  // a named barrier, and who meets there
+
 // At most DEPTH stages are under way: what is asked for later would only slow down what is needed first.
 DEVICE void produce(const Routes& routes, const Arguments& p, const Work& work, Ring ring, int lane) {
     const u64 policy = streaming_policy();
@@ -57,6 +59,7 @@ DEVICE void produce(const Routes& routes, const Arguments& p, const Work& work, 
         copy_unit(p, routes.expert[unit / UNITS], unit % UNITS, ring.base + lane * STAGE_BYTES, ring.full + lane * 8, policy);
     }
     __syncwarp();
+    if (ONE_WARP) named_sync<RING_IS_READY, READY_WARPS * 32>();
     ring.stage = filled % STAGES, ring.phase = filled / STAGES;
     for (int item = filled; item < items; ++item, ring.next()) {
         if (item >= DEPTH) {
@@ -93,19 +96,28 @@ DEVICE void prefetch_inputs(const Arguments& p, int lane) {
     if (lane == 0) prefetch_shared_cache(p.state), prefetch_shared_cache(p.x);
 }
 
-// One thread: it takes longer than the routes do, so it is not the producer's.
-DEVICE void init_barriers(Shared& s) {
+// Each takes some 70 clocks, so the warps share them: the producer makes those that its first copies need, warp w the one
+// that gives stage w back, a finisher those of the partial sums.
+static_assert(STAGES <= CONSUMERS, "a warp for each stage's barrier");
+DEVICE void init_barriers(Shared& s, int warp, int lane) {
+    if (warp != PRODUCER && warp >= STAGES && warp != FINISHER + 2) return;
+    if (lane == 0) {
+        if (warp == PRODUCER) {
 #pragma unroll
-    for (int i = 0; i < STAGES; ++i) {
-        barrier_init(shared_address(&s.full[i]), 1);
-        barrier_init(shared_address(&s.empty[i]), CONSUMERS * ARRIVALS);
-    }
+            for (int i = 0; i < STAGES; ++i) barrier_init(shared_address(&s.full[i]), 1);
+        } else if (warp < STAGES) {
+            barrier_init(shared_address(&s.empty[warp]), CONSUMERS * ARRIVALS);
+        } else {
 #pragma unroll
-    for (int i = 0; i < PARTIALS; ++i) {
-        barrier_init(shared_address(&s.part_full[i]), CONSUMERS * ARRIVALS);
-        barrier_init(shared_address(&s.part_empty[i]), FINISHERS * ARRIVALS);
+            for (int i = 0; i < PARTIALS; ++i) {
+                barrier_init(shared_address(&s.part_full[i]), CONSUMERS * ARRIVALS);
+                barrier_init(shared_address(&s.part_empty[i]), FINISHERS * ARRIVALS);
+            }
+        }
+        fence_barrier_init();
     }
-    fence_barrier_init();
+    __syncwarp();
+    if (ONE_WARP && warp != PRODUCER) named_arrive<RING_IS_READY, READY_WARPS * 32>();
 }
 
 // Which of the two buffers this launch uses: every block takes a ticket, and a launch is BLOCKS tickets.
@@ -122,27 +134,22 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const u32 base = kept(shared_address(memory));
     Ring ring{base, base + STAGES * STAGE_BYTES, base + STAGES * STAGE_BYTES + STAGES * 8};
     stamp(p, 0);
-    if (warp == FINISHER + 2) {
-        if (lane == 0) init_barriers(s);
-        __syncwarp();
-    }
+    init_barriers(s, warp, lane);
     if (!COLUMN_IS_TOKEN && warp < CONSUMERS)
         for (int i = thread; i < CONSUMERS * MAX_M * OUT_ROWS; i += CONSUMER_THREADS) (&s.sums[0][0][0])[i] = 0.f;
     Columns columns;
     if (ONE_WARP) {
         // Side by side: the producer lists the experts and starts to copy at once, a finisher the rest of the routes, another
-        // takes the ticket, the third makes the barriers, and the consumers load the activations.
-        if (warp == PRODUCER) prefetch_inputs(p, lane);
+        // takes the ticket, and the consumers load the activations.
+        if (warp == FINISHER + 1) prefetch_inputs(p, lane);
         wait_for_predecessor();
         stamp(p, 1);
         if (warp == PRODUCER) {
             list_experts(s.routes, p, lane);
             named_arrive<2, THREADS>();
-            named_sync<3, 64>();
         } else {
             if (warp == FINISHER) list_members(s.routes, p, lane);
             if (warp == FINISHER + 1 && lane == 0) s.routes.parity = take_parity(p);
-            if (warp == FINISHER + 2) named_arrive<3, 64>();
             if (warp < CONSUMERS) load_token_columns(columns, p, warp, lane);
             __syncwarp();
             named_sync<2, THREADS>();

@@ -12,7 +12,8 @@ from functools import cache
 CONSUMERS = {4: 12, 16: 12, 64: 12}  # MAX_M -> warps that compute (their partial sums are what limits them)
 OTHERS = 4  # a producer and three finishers
 PARTIALS = 2
-DEPTH = {4: 2, 8: 2}  # bits -> stages under way at once
+DEPTH = {4: 2, 8: 2}  # bits -> stages under way at once,
+FEW_DEPTH = {4: 2, 8: 3}  # and where columns are tokens
 BLOCK_SHARED = 227 << 10  # bytes of shared memory one block may take on sm_90
 MAX_STAGES = 12
 BUCKETS = tuple(CONSUMERS)  # MAX_M of the compiled variants
@@ -129,7 +130,7 @@ def plan(shape: Shape, max_tokens: int, blocks: int, consumers: int = 0) -> Plan
         experts,
         stage,
         stages,
-        DEPTH[shape.bits],
+        min(stages, (FEW_DEPTH if columns_are_tokens(max_tokens) else DEPTH)[shape.bits]),
         stages * stage + fixed,
     )
 

@@ -80,7 +80,7 @@ DEVICE void list_members(Routes& r, const Arguments& p, int lane) {
     u32 members = 0;
 #pragma unroll
     for (int i = 0; i < MAX_M; ++i)
-        if (same & ONE_TOKEN << (i * TOP_K)) members |= 1u << i;
+        if (same & ONE_TOKEN << (i * TOP_K & 31)) members |= 1u << i;
     r.members[d] = members;
     r.dense[d][token] = sum;
 }

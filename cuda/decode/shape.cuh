@@ -19,6 +19,7 @@ constexpr int STAGE_WARPS = STAGE_EXPERTS * I_BLOCKS;        // warps that work 
 constexpr int TEAMS = CONSUMERS / STAGE_WARPS;               // stages of W2 that are worked on at once
 constexpr int OUT_ROWS = ROW_BLOCKS * 8;
 static_assert(TEAMS >= 1, "a stage has a warp for each block of k");
+static_assert(CONSUMERS % 4 == 0, "finish_column adds the warps' parts by quarters");
 static_assert(H % 128 == 0 && I % 128 == 0 && E <= THREADS && MAX_M <= 64, "supports() refuses the rest");
 
 struct Arguments {

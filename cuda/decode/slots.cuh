@@ -5,9 +5,10 @@
 #pragma once
 #include "block.cuh"
 
-// Whether h of the next job is on its way while this one is worked on (16 registers), or is asked for after the products.
-// 4-bit weights of few tokens have no time to win: their stages are in shared memory before h is.
-constexpr bool LOOK_AHEAD = !SCALES_IN_RING || !COLUMN_IS_TOKEN;
+// Few tokens and few stages: W2 is in shared memory before h is, so its values become fragments while h is waited for. Else
+// h of the next job is on its way while this one is worked on (FP8, and lists of tokens), or is asked for after the products.
+constexpr bool EARLY = COLUMN_IS_TOKEN && STAGE_EXPERTS > 1;
+constexpr bool LOOK_AHEAD = !EARLY && (!COLUMN_IS_TOKEN || !SCALES_IN_RING);
 
 // What a warp does in one go: its block of k of one expert against 8 columns.
 struct Turn {
@@ -101,23 +102,31 @@ DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring&
         bool landed = false;
         while (turn.works() && turn.step == step) {
             if (!SCALES_IN_RING) load_block_scales(block_scale, p, work, routes.expert[turn.expert], block);
-            if (LOOK_AHEAD) hidden = next;
             const Turn now = turn;
+            Slot weights;
+            if (LOOK_AHEAD) hidden = next;
+            if (EARLY) {
+                if (!landed) barrier_wait(ring.full_barrier(), ring.phase);
+                if (step == 0) stamp(p, 5);
+                load_slot(weights, ring.memory(), slot, block, lane);
+            }
             Spin spin;
             while (!__all_sync(~0u, is_there(hidden))) {
                 spin.once();
                 ask_hidden(hidden, h, now, lane);
             }
+            if (step == 0) stamp(p, 6);
             if (LOOK_AHEAD) {
                 turn = turn_after(now, routes, slot, distinct);
                 if (turn.works()) ask_hidden(next, h, turn, lane);
             }
-            if (step == 0) stamp(p, 5);
-            if (!landed) barrier_wait(ring.full_barrier(), ring.phase);
+            if (!EARLY) {
+                if (!landed) barrier_wait(ring.full_barrier(), ring.phase);
+                load_slot(weights, ring.memory(), slot, block, lane);
+            }
             landed = true;
-            if (step == 0) stamp(p, 6);
             float acc[ROW_BLOCKS][2] = {};
-            slot_product(acc, ring.memory(), slot, block, block_scale, hidden, lane);
+            slot_product(acc, weights, block_scale, hidden);
             if (!LOOK_AHEAD) {
                 turn = turn_after(now, routes, slot, distinct);
                 if (turn.works()) ask_hidden(hidden, h, turn, lane);

@@ -13,9 +13,10 @@ constexpr u32 ROW_BLOCK_BYTES = 4 * I;                              // 8 rows of
 constexpr u32 ROW_BLOCK_SCALES = 8 * (I / GROUP) * SCALE_BYTES;
 constexpr bool SCALES_IN_RING = true;
 
-// Phase 2: a nibble pair placed into the mantissa of bf16 128.0. The constant and the zero point 8 leave by a second
-// product, of -136 with the same activations.
-constexpr u32 ZERO_POINT = 0xC308C308u;
+// Phase 2: h has the dtype of x. A nibble pair is placed into the mantissa of bf16 128.0 (fp16 1024.0); that constant and
+// the zero point 8 leave by a second product, of -136 (-1032) with the same h.
+constexpr bool HALF_H = HALF_X;
+constexpr u32 PLACE = HALF_H ? 0x64006400u : 0x43004300u, ZERO_POINT = HALF_H ? 0xE408E408u : 0xC308C308u;
 DEVICE u32 pair_of(u32 word, int i, u32 magic) { return and_or<0x000F000Fu>(word >> (4 * i), magic); }
 DEVICE u32 word_of(const uint4& v, int j) { return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w; }
 
@@ -158,37 +159,46 @@ DEVICE constexpr int hidden_leader(int word) { return 2 * word; }
 // Where the j-th vector of 8 values of a lane's share of a block of h begins.
 DEVICE int hidden_offset(int j, int t) { return j * 32 + t * 8; }
 
-// acc[r][0..1]: row g of row block r, columns 2t and 2t + 1. The row blocks fill the halves of the tiles one after the
-// other; the half behind the last one holds the zero point, so its product costs nothing.
-DEVICE void slot_product(float (&acc)[ROW_BLOCKS][2], u32 stage, int slot, int block, const float*, const Hidden& f, int lane) {
-    constexpr int TILES = (ROW_BLOCKS + 2) / 2;
-    const u32 constant = kept(0x43004300u);
-    const int g = lane >> 2;
-    const u32 weights = stage + slot * (ROW_BLOCKS * ROW_BLOCK_BYTES) + block * 512 + lane * 16;
-    const u32 scales = stage + STAGE_EXPERTS * ROW_BLOCKS * ROW_BLOCK_BYTES + slot * (ROW_BLOCKS * ROW_BLOCK_SCALES) +
-                       (block * GROUPS * 8 + g) * SCALE_BYTES;
-    uint4 w[2 * TILES];
+// The warp's weights of a slot as A fragments. The row blocks fill the halves of the tiles one after the other; the half
+// behind the last one holds the zero point, so its product costs nothing.
+constexpr int TILES = (ROW_BLOCKS + 2) / 2;
+struct Slot {
+    u32 a[TILES][8][4];
+    u32 scales;  // address
+};
+
+DEVICE void load_slot(Slot& f, u32 stage, int slot, int block, int lane) {
+    const u32 constant = kept(PLACE), weights = stage + slot * (ROW_BLOCKS * ROW_BLOCK_BYTES) + block * 512 + lane * 16;
+    f.scales = stage + STAGE_EXPERTS * ROW_BLOCKS * ROW_BLOCK_BYTES + slot * (ROW_BLOCKS * ROW_BLOCK_SCALES) +
+               (block * GROUPS * 8 + (lane >> 2)) * SCALE_BYTES;
+    uint4 w[ROW_BLOCKS];
 #pragma unroll
-    for (int r = 0; r < 2 * TILES; ++r) w[r] = r < ROW_BLOCKS ? load_shared(weights + r * ROW_BLOCK_BYTES) : make_uint4(0, 0, 0, 0);
+    for (int r = 0; r < ROW_BLOCKS; ++r) w[r] = load_shared(weights + r * ROW_BLOCK_BYTES);
+#pragma unroll
+    for (int row = 0; row < 2 * TILES; ++row)
+#pragma unroll
+        for (int s = 0; s < 8; ++s)
+#pragma unroll
+            for (int k = 0; k < 2; ++k)
+                f.a[row / 2][s][row % 2 + 2 * k] =
+                    row < ROW_BLOCKS ? pair_of(word_of(w[row < ROW_BLOCKS ? row : 0], s >> 1), (s & 1) * 2 + k, constant) : ZERO_POINT;
+}
+
+// acc[r][0..1]: row g of row block r, columns 2t and 2t + 1.
+DEVICE void slot_product(float (&acc)[ROW_BLOCKS][2], const Slot& f, const float*, const Hidden& h) {
 #pragma unroll
     for (int group = 0; group < GROUPS; ++group) {
         float c[TILES][4] = {};
 #pragma unroll
-        for (int s = 0; s < STEPS; ++s) {
-            const int step = group * STEPS + s, i = (step & 1) * 2;
+        for (int step = group * STEPS; step < (group + 1) * STEPS; ++step)
 #pragma unroll
-            for (int tile = 0; tile < TILES; ++tile) {
-                const bool low_is_row = 2 * tile < ROW_BLOCKS, high_is_row = 2 * tile + 1 < ROW_BLOCKS;
-                const u32 l = word_of(w[2 * tile], step >> 1), h = word_of(w[2 * tile + 1], step >> 1);
-                const u32 a0 = low_is_row ? pair_of(l, i, constant) : ZERO_POINT, a2 = low_is_row ? pair_of(l, i + 1, constant) : ZERO_POINT;
-                const u32 a1 = high_is_row ? pair_of(h, i, constant) : ZERO_POINT, a3 = high_is_row ? pair_of(h, i + 1, constant) : ZERO_POINT;
-                mma_bf16(c[tile], a0, a1, a2, a3, f.b[step][0], f.b[step][1]);
-            }
-        }
+            for (int tile = 0; tile < TILES; ++tile)
+                (HALF_H ? mma_half : mma_bf16)(c[tile], f.a[tile][step][0], f.a[tile][step][1], f.a[tile][step][2], f.a[tile][step][3],
+                                               h.b[step][0], h.b[step][1]);
         const float z0 = c[ROW_BLOCKS / 2][(ROW_BLOCKS & 1) * 2], z1 = c[ROW_BLOCKS / 2][(ROW_BLOCKS & 1) * 2 + 1];
 #pragma unroll
         for (int r = 0; r < ROW_BLOCKS; ++r) {
-            const float scale = scale_at(scales + r * ROW_BLOCK_SCALES + group * 8 * SCALE_BYTES);
+            const float scale = scale_at(f.scales + r * ROW_BLOCK_SCALES + group * 8 * SCALE_BYTES);
             acc[r][0] += scale * (c[r / 2][(r & 1) * 2] + z0), acc[r][1] += scale * (c[r / 2][(r & 1) * 2 + 1] + z1);
         }
     }

@@ -26,7 +26,8 @@ DEVICE void finish_column(const float* part, int column, u16* h, int lane) {
     for (int d = 8; d < 32; d *= 2) low += __shfl_xor_sync(~0u, low, d), high += __shfl_xor_sync(~0u, high, d);
     // Not gated: `high` is 8 more rows, which the second quarter takes.
     const float v = GATED ? activate(low, high) : activate(quarter ? high : low, 0.f);
-    const u32 pair = bf16_pair(v, __shfl_down_sync(~0u, v, HIDDEN_PARTNER));
+    const float partner = __shfl_down_sync(~0u, v, HIDDEN_PARTNER);
+    const u32 pair = HALF_H ? half_pair(v, partner) : bf16_pair(v, partner);
     u32 word[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) word[i] = __shfl_sync(~0u, pair, (lane & 24) + hidden_leader(i));

@@ -75,7 +75,7 @@ def test_u4_agrees_with_float64_and_with_itself(case, dtype):
     for _ in range(3):
         out = torch.full_like(args["x"], float("nan"))
         outs.append(moe_u4(*positional(args), **keywords, out=out))
-    assert relative_error(outs[0], truth) < 1e-2
+    assert relative_error(outs[0], truth) < (1e-2 if dtype is torch.bfloat16 else 1e-3)
     assert all(torch.equal(outs[0], other) for other in outs), "equal inputs gave different bits"
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from xpu_moe import toolenv
 from xpu_moe.cuda import compiler
 from xpu_moe.cuda.decode import launch
-from xpu_moe.cuda.decode.plan import BLOCK_SHARED, BUCKETS, NoPlan, Shape, bucket, plan
+from xpu_moe.cuda.decode.plan import BLOCK_SHARED, BUCKETS, NoPlan, Shape, bucket, columns_are_tokens, plan
 
 MINIMAX = Shape(4, 3072, 384, 256, 8, 128, "silu", True, "bfloat16", "float16", "float32", False)
 
@@ -46,7 +46,9 @@ def test_a_plan_is_sound_or_says_why_not(bits, hidden, inter, experts, top_k, gr
     assert found.shared_bytes <= BLOCK_SHARED and found.stages >= 2
     assert found.stage_bytes % 128 == 0
     assert found.stage_bytes >= max(16 * hidden * 128 * bits // 8, found.stage_experts * found.row_blocks * row_block)
-    assert found.state_half == tokens * top_k * inter * 128 * 2
+    routes = tokens * top_k
+    rows = min(routes, experts) * tokens if columns_are_tokens(tokens) else routes
+    assert found.state_half == rows * inter * 128 * 2
 
 
 def test_refusals_name_the_size():
