@@ -93,6 +93,7 @@ def test_two_cpu_ranks_print_one_json_object_with_exact_rows(capsys):
     assert [row["name"] for row in found["rows"]] == ["all_reduce"] * 2 + ["allreduce_qk_rms", "all_reduce_add_rms"]
     assert all(row["errors"]["wrong"] == 0 and row["errors"]["bits"] == 0 for row in found["rows"])
     assert {row["backend"] for row in found["rows"]} == {"process_group", "composed"}
+    assert [row["extra"].get("unfused_halves") for row in found["rows"]] == [None, None, "cpu_rms, cpu_rms", None]
 
 
 @pytest.mark.slow

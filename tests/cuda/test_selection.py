@@ -12,7 +12,7 @@ from xpu_moe.cuda.decode import backends as decode
 from xpu_moe.ops import contract
 from xpu_moe.ops.activation import ACTIVATIONS, is_gated
 from xpu_moe.ops.contract import Case, NoBackend, explain, select
-from xpu_moe.triton import grouped
+from xpu_moe.triton import toolchain
 
 U4 = Case("moe_u4", "cuda", "sm_90", "bfloat16", 16, 0, 3072, 384, 256, 8, 128, "u4", "silu", "int4", "sm90_mma")
 BLOCK = dataclasses.replace(U4, op="moe_fp8_block", scheme="fp8_block", nibble="", layout="n_major", prepared=True)
@@ -25,7 +25,7 @@ RELU2 = dataclasses.replace(TENSOR, activation="relu2_no_mul")
 def everything_installed(monkeypatch):
     """A machine with a compiler, Triton and FlashInfer; tests take pieces away."""
     monkeypatch.setattr(compiler, "available", lambda: "nvrtc")
-    monkeypatch.setattr(grouped, "triton_version", lambda: "3.6.0")
+    monkeypatch.setattr(toolchain, "triton_version", lambda: "3.6.0")
     monkeypatch.setattr(flashinfer, "installed", lambda: "0.6.13")
     monkeypatch.delenv("FLASHINFER_DISABLE_JIT", raising=False)
     monkeypatch.delenv("XPU_MOE_BACKEND", raising=False)

@@ -1,4 +1,4 @@
-"""The grouped products under Triton's interpreter. Run by test_grouped.py in a process that has Triton."""
+"""The grouped products under Triton's interpreter. Run by test_kernels.py in a process that has Triton."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from xpu_moe.ops.all_reduce import all_reduce
 from xpu_moe.ops.all_reduce import selection as all_reduce_selection
 from xpu_moe.ops.all_reduce_add_rms import all_reduce_add_rms
 from xpu_moe.ops.all_reduce_add_rms import selection as add_rms_selection
-from xpu_moe.ops.contract import Selection
+from xpu_moe.ops.contract import Selection, select
 from xpu_moe.ops.qk_rms import selection as qk_selection
 
 EPS = 1e-6
@@ -72,6 +72,10 @@ class Case:
 
     def selection(self) -> Selection:
         raise NotImplementedError
+
+    def notes(self) -> dict[str, str]:
+        """What a reader of the rivals' figures must know."""
+        return {}
 
 
 def integers(count: int, rank: int, turn: int, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -228,6 +232,13 @@ class QkRms(Case):
             )  # fmt: skip
 
         return {"unfused": unfused}
+
+    def notes(self) -> dict[str, str]:
+        """Who serves the unfused form's local halves: plain torch takes some twenty kernels for them."""
+        sizes = (self.qkv, self.q_size, self.k_size)
+        partial = qk_rms.case_of("qk_rms_partial", *sizes)
+        apply = qk_rms.case_of("qk_rms_apply", *sizes, self.q_weight, self.bench.who.world_size)
+        return {"unfused_halves": f"{select(partial).name}, {select(apply).name}"}
 
     def selection(self) -> Selection:
         return qk_selection(self.qkv, self.q_weight, self.k_weight, self.q_size, self.k_size, EPS, self.bench.who)

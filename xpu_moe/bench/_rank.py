@@ -121,7 +121,7 @@ class Bench(Means):
         found = self.graph(case.timed, case.size)
         eager = self.eager(case.timed, case.size)
         rivals: dict[str, float | str] = {}
-        extra: dict[str, float | str] = {"eager_us": eager.us, "bytes": case.size}
+        extra: dict[str, float | str] = {"eager_us": eager.us, "bytes": case.size, **case.notes()}
         for name, call in case.rivals().items():
             if isinstance(call, str):
                 rivals[name] = call

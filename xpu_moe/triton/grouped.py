@@ -2,40 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
 from dataclasses import dataclass
-from functools import cache
 
 import torch
 
 from xpu_moe.ops.activation import is_gated
 from xpu_moe.ops.contract import Case, Support
+from xpu_moe.triton import toolchain
 
 CHUNK = 2048  # tokens at a time: bounds the workspace, and the weights are read from cache or compute binds by then
 _INT4, _FP8_BLOCK, _FP8_TENSOR = 0, 1, 2
 _SCHEMES = {"int4": _INT4, "fp8_block": _FP8_BLOCK, "fp8_tensor": _FP8_TENSOR}
 _BLOCK = 256
-
-
-@cache
-def triton_version() -> str | None:
-    """Triton's version, None where it is not installed (or is the empty distribution of CPU builds)."""
-    if importlib.util.find_spec("triton") is None:
-        return None
-    try:
-        import triton
-        import triton.language
-    except ImportError:
-        return None
-    return getattr(triton, "__version__", None)
-
-
-@cache
-def vendors() -> tuple[str, ...]:
-    """The compilers that this Triton carries."""
-    import triton.backends
-
-    return tuple(triton.backends.backends)
 
 
 @dataclass(frozen=True)
@@ -116,15 +94,12 @@ class _Grouped:
         reason = self._refusal(case)
         if reason:
             return Support(False, reason)
-        return Support(True, f"Triton {triton_version()} grouped products, any M")
+        return Support(True, f"Triton {toolchain.triton_version()} grouped products, any M")
 
     def _refusal(self, case: Case) -> str:
-        if triton_version() is None:
-            return "Triton is not installed"
-        if case.device == "xpu" and "intel" not in vendors():
-            return f"this Triton compiles for {' and '.join(vendors()) or 'nothing'}: XPU needs Intel's build"
-        if case.device == "cuda" and case.architecture and int(case.architecture.removeprefix("sm_")) < 80:
-            return f"architecture {case.architecture}: Triton needs sm_80 or later for bf16 products"
+        reason = toolchain.refusal(case)
+        if reason:
+            return reason
         if case.layout not in self.layouts:
             return f"layout {case.layout!r}: it reads {' and '.join(self.layouts)}"
         for field, size in (("hidden_size", case.hidden_size), ("intermediate_size", case.intermediate_size)):
