@@ -11,6 +11,7 @@ from vllm.model_executor.layers.quantization.utils.fp8_utils import (
 )
 from vllm.model_executor.parameter import BlockQuantScaleParameter
 
+from xpu_moe.serving.arrivals import check_finite
 from xpu_moe.serving.linear_dense import DenseAfterLoading
 
 
@@ -45,9 +46,12 @@ class DequantizedFp8Linear(DenseAfterLoading):
         scale = create_fp8_scale_parameter(
             BlockQuantScaleParameter, output_partition_sizes, input_size_per_partition, self.block, loader
         )
+        scale.data.fill_(torch.nan)  # what the checkpoint brings none of; vLLM's own mark is a finite number
         layer.register_parameter("weight_scale_inv", scale)
 
     def process_weights_after_loading(self, layer: Any) -> None:
+        """Raises UnsupportedCheckpoint for scales that are missing or no numbers."""
+        check_finite(f"{self.prefix}.weight_scale_inv", layer.weight_scale_inv.data)
         weight, scale = layer.weight.data, layer.weight_scale_inv.data
         wide = scale.repeat_interleave(self.block[0], 0).repeat_interleave(self.block[1], 1)
         self.become_dense(
