@@ -37,6 +37,7 @@ def folder(path, config=None, **files):
         (["--demo", "--model", "x"], "exclude each other"),
         (["--demo", "--dry-run", "--install-plan"], "exclude each other"),
         (["--nonsense"], "unrecognized arguments"),
+        (["--gpu-memory-utilization", "0.9"], "behind --"),
         (["--demo", "--", "stray"], "after --"),
         (["--device", "tpu"], "invalid choice"),
         (["--tp"], "expected one argument"),
@@ -44,6 +45,11 @@ def folder(path, config=None, **files):
 )
 def test_arguments(argv, words):
     assert words in refused(args.parse, argv)
+
+
+def test_vllms_spelling_of_a_setting_is_taken():
+    assert args.parse(["--demo", "--tensor-parallel-size", "4"]).flags == {"tp": "4"}
+    assert args.parse(["--demo", "--decode-context-parallel-size=2"]).flags == {"dcp": "2"}
 
 
 @pytest.mark.parametrize(
@@ -122,6 +128,23 @@ def test_model_folders(tmp_path):
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth", "MODEL.BIN"])
 def test_pickled_weights_are_refused_even_beside_safetensors(tmp_path, name):
     assert name in refused(model.check, str(folder(tmp_path / "m", **{name: b""})))
+
+
+def test_the_hubs_cache_folder_leads_to_its_snapshot(tmp_path):
+    root = tmp_path / "models--Some--MiniMax-INT4"
+    found = folder(root / "snapshots" / "0123abcd")
+    assert f"did you mean --model {found}?" in refused(model.check, str(root))
+    assert model.check(str(found)).name == "MiniMax-INT4"
+    (tmp_path / "empty").mkdir()
+    assert "give the checkpoint's own folder" in refused(model.check, str(tmp_path / "empty"))
+
+
+def test_an_untested_vllm_is_told(tmp_path, monkeypatch):
+    found = model.check(str(folder(tmp_path / "m")))
+    monkeypatch.setattr(build.versions, "installed", lambda: {"vllm": "0.33.1.dev7+xpu"})
+    assert any("0.33.1.dev7+xpu is untested" in note for note in plan_of(found).notes)
+    monkeypatch.setattr(build.versions, "installed", lambda: {"vllm": "0.32.1.dev7+xpu"})
+    assert not any("untested" in note for note in plan_of(found).notes)
 
 
 def test_pickled_load_formats_are_refused():

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
+from pathlib import Path
 
 import pytest
 
 from tests.launch.test_checks import folder, plan_of
 from xpu_moe.doctor.judge import judge
-from xpu_moe.launch import container, model, systemd
+from xpu_moe.launch import args, build, container, detect, main, model, settings, systemd
 from xpu_moe.launch.secrets import Masker
 
 
@@ -58,6 +60,30 @@ def test_the_container_line(tmp_path):
     assert "--device /dev/dri:/dev/dri" in text and "--privileged" not in text
 
 
+def test_the_container_gets_the_profile_and_every_setting(tmp_path):
+    line, _ = words(tmp_path, "xpu", "--profile", "b70-tp4-graph", "--graph", "off", "--dcp", "2", "--backend", "esimd")
+    text = shlex.join(line)
+    for wanted in ("--profile b70-tp4-graph", "--graph off", "--dcp 2", "--backend esimd", "--block-size 256"):
+        assert wanted in text
+    told = {*container._FORWARDED, "host", "port", "ccl_ipc", "input_len", "output_len", "num_prompts"}
+    assert told == set(settings.BY_NAME)  # ccl_ipc travels as a variable; the bench line is printed outside
+
+
+def test_a_snapshot_is_mounted_with_the_blobs_that_its_links_lead_to(tmp_path):
+    root = tmp_path / "models--Some--MiniMax-INT4"
+    found = model.check(str(folder(root / "snapshots" / "0123abcd")))
+    text = shlex.join(container.words(plan_of(found, kind="xpu"), "/src", "/c", Masker()))
+    assert f"--volume {root}:/model:ro" in text and "--model /model/snapshots/0123abcd" in text
+    assert "--served-model-name MiniMax-INT4" in text
+
+
+def test_the_demo_is_written_inside_the_container():
+    demo = build.build(args.parse(["--demo"]), main.planned_demo(), detect.Found("cpu", 1, "test"), {}, vllm="vllm",
+                       run_folder=Path("/run-folder"), make_folders=False)  # fmt: skip
+    line = container.words(demo, "/src", "/c", Masker())
+    assert "--demo" in line and "--model" not in line and not any(":/model" in word for word in line)
+
+
 def test_a_path_with_a_colon_is_mounted_whole(tmp_path):
     found = model.check(str(folder(tmp_path / 'a:b,"c"')))
     line = container.words(plan_of(found, kind="xpu"), "/src", "/c", Masker())
@@ -81,3 +107,19 @@ def test_the_unit(tmp_path):
     assert "sesame" not in unit and "--api-key" not in unit and '"--enable-prefix-caching"' in start
     for wanted in ("Type=notify", "Restart=on-failure", "StartLimitBurst=3", "TimeoutStopSec=30", "WantedBy=default"):
         assert wanted in unit
+
+
+def test_the_unit_is_told_what_the_shell_knew(tmp_path, monkeypatch):
+    found = model.check(str(folder(tmp_path / "m")))
+    for name in ("vllm", "python"):
+        (tmp_path / "conda" / "bin").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "conda" / "bin" / name).touch()
+    monkeypatch.setenv("XPU_MOE_CACHE", "/fast/50% $x")
+    plan = build.build(args.parse(["--model", str(found.path), "--tp", "4"]), found, detect.Found("xpu", 5, "test"),
+                       {"ZE_AFFINITY_MASK": "1,2,3,4"}, vllm=str(tmp_path / "conda/bin/vllm"), run_folder=found.path,
+                       make_folders=False)  # fmt: skip
+    unit = systemd.text(plan, ["--model", str(found.path), "--tp", "4"], tmp_path, Masker())
+    assert 'Environment="ZE_AFFINITY_MASK=1,2,3,4"' in unit and 'Environment="XPU_MOE_CACHE=/fast/50%% $x"' in unit
+    assert f'Environment="VIRTUAL_ENV={tmp_path}/conda"' in unit
+    ours = systemd.environment(dataclasses.replace(plan, command=(str(tmp_path / ".venv/bin/vllm"),)), tmp_path)
+    assert "VIRTUAL_ENV" not in ours

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from xpu_moe.launch.detect import detect
+from xpu_moe.launch.detect import detect, refuse_idle_cards
+from xpu_moe.launch.errors import LaunchError
 
 
 def card(root, slot, vendor, device, driver="xe", function="0x030000"):
@@ -36,6 +37,17 @@ def test_a_card_without_driver_is_named_and_not_used(tmp_path, driver):
     card(tmp_path, "0000:03:00.0", "0x10de", "0x2335", driver, "0x030200")
     found = detect(root=tmp_path)
     assert found.kind == "cpu" and "no driver" in found.notes[0]
+    with pytest.raises(LaunchError, match="no driver .*--device cpu"):
+        refuse_idle_cards(found)
+    refuse_idle_cards(detect("cpu", tmp_path))
+
+
+def test_one_driverless_card_beside_others_is_a_note(tmp_path):
+    card(tmp_path, "0000:03:00.0", "0x8086", "0xe223", "")
+    card(tmp_path, "0000:04:00.0", "0x8086", "0xe223")
+    found = detect(root=tmp_path)
+    refuse_idle_cards(found)
+    assert (found.kind, found.count) == ("xpu", 1) and "no driver" in found.notes[0]
 
 
 def test_nvidia(tmp_path):

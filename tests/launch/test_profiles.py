@@ -84,7 +84,19 @@ def test_kv_bytes_are_planned_on_a_known_card(minimax):
     assert plan.settings["max_model_len"].value == setting.value // 63488
 
 
+def test_the_mask_decides_which_card_is_planned_for(minimax):
+    arguments = parse(["--model", str(minimax.path), "--tp", "4", "--dtype", "float16"])
+    device = detect.Found("xpu", 5, "test", (), ("0xe20b", *("0xe223",) * 4))  # a B580 in the first slot
+    for mask, origin in (("1,2,3,4", "plan for a b70"), ("", "default"), ("7", "default"), ("gpu", "default")):
+        environ = {"ZE_AFFINITY_MASK": mask}
+        plan = build.build(
+            arguments, minimax, device, environ, vllm="vllm", run_folder=minimax.path, make_folders=False
+        )
+        assert plan.settings["kv_cache_memory_bytes"].origin == origin, mask
+
+
 def test_wrong_profiles(minimax):
+    assert "cpu (no accelerator" in refused(named.find, "b70-tp4-latency", "cpu", "no accelerator was found")
     assert "is for cuda" in refused(named.find, "h200-tp4-fp8", "xpu")
     assert "b70-tp4-latency" in refused(named.find, "nonsense", "xpu")
     assert "exclude" in refused(named.find, "stable+graph", "xpu")

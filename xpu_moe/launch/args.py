@@ -36,7 +36,8 @@ class Arguments:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise LaunchError(USAGE, f"{message} (--help lists everything)")
+        more = "; a flag of vLLM's own goes behind -- at the end" if message.startswith("unrecognized") else ""
+        raise LaunchError(USAGE, f"{message}{more} (--help lists everything)")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -68,7 +69,8 @@ def parser() -> argparse.ArgumentParser:
     for row in ROWS:
         default = "" if row.default in (None, "") else f", default {row.default}"
         environment = f" [{row.env}]" if row.env else ""
-        values.add_argument(row.flag, dest=f"set_{row.name}", metavar="X", help=f"{row.doc}{environment}{default}")
+        names = dict.fromkeys(name for name in (row.flag, row.vllm) if name)  # vLLM's spelling is taken as well
+        values.add_argument(*names, dest=f"set_{row.name}", metavar="X", help=f"{row.doc}{environment}{default}")
     return build
 
 

@@ -43,6 +43,8 @@ def _prepare(arguments: Arguments, environ: Mapping[str, str], project: Path, co
         return ""
     main.early(arguments, environ)
     device = detect.detect(arguments.device)
+    if not arguments.demo:
+        detect.refuse_idle_cards(device)
     recipe = recipes.RECIPES[device.kind]
     venv = project / ".venv"
     found = interpreters.active(project, environ)

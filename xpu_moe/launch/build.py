@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from xpu_moe.env import versions
 from xpu_moe.launch import environment, graphs, kv, named, settings
 from xpu_moe.launch.args import Arguments
 from xpu_moe.launch.detect import Found
@@ -14,6 +15,7 @@ from xpu_moe.launch.errors import USAGE, LaunchError
 from xpu_moe.launch.model import Model
 from xpu_moe.launch.plan import LaunchPlan, pairs
 from xpu_moe.launch.settings import Setting
+from xpu_moe.serving import compat
 from xpu_moe.serving.options import BadOption, Options
 
 _LOOPBACK = ("127.", "localhost", "::1", "[::1]")
@@ -36,13 +38,13 @@ def build(
     make_folders: bool = True,
 ) -> LaunchPlan:
     """The plan; LaunchError(USAGE) for values that contradict each other."""
-    profile = named.find(arguments.profile or named.DEFAULT, device.kind)
+    profile = named.find(arguments.profile or named.DEFAULT, device.kind, device.why)
     chosen = with_extra(resolve(arguments, environ, profile), arguments.extra)
     if not chosen["served_model_name"].value:
         name = DEMO_NAME if arguments.demo else model.name
         chosen["served_model_name"] = Setting(settings.BY_NAME["served_model_name"], name, "default")
     graph = graphs.decision(device, chosen, model.quantization, environ)
-    chosen, kv_note = kv.fill(chosen, device, model, graph.on)
+    chosen, kv_note = kv.fill(chosen, device, model, graph.on, environ)
     check_lengths(chosen)
     extra, secrets = _keys(arguments.extra)
     extra, additional = _additional(extra, chosen, graph.hooks)
@@ -170,7 +172,9 @@ def _without(extra: tuple[str, ...], flag: str) -> tuple[str, ...]:
 
 
 def _notes(arguments: Arguments, model: Model, chosen: Mapping[str, Setting], environ: Mapping[str, str]) -> list[str]:
-    notes = []
+    vllm = versions.installed().get("vllm")
+    untested = compat.untested(vllm) if vllm else ""
+    notes = [f"{untested}: its own kernels serve this checkpoint, or refuse it"] if untested else []
     flags = {flag for flag, _ in pairs(arguments.extra)}
     host = str(chosen["host"].value)
     if not host.startswith(_LOOPBACK) and "--api-key" not in flags and not environ.get("VLLM_API_KEY"):

@@ -42,16 +42,29 @@ def words(plan: LaunchPlan, project: str, cache: str, masker: Masker) -> list[st
     for name in plan.secrets or {"VLLM_API_KEY": ""}:
         environment += ["--env", name]  # without a value: taken from the caller's environment, never printed
     flags = [word for name in _FORWARDED if (word := _flag(plan, name))]
+    if plan.profile != "default":
+        flags.insert(0, ("--profile", plan.profile))
+    mounts, model = _model(plan)
     return [
         "run", "--rm", "--init", "--shm-size", SHM, *devices[plan.device.kind],
         "--security-opt", "no-new-privileges", "--publish", f"127.0.0.1:{port}:{port}",
-        *_read_only(str(plan.model.path), _MODEL), *_read_only(project, _INSIDE),
+        *mounts, *_read_only(project, _INSIDE),
         "--volume", f"xpu_moe_cache:{_CACHE}", "--env", f"XPU_MOE_CACHE={_CACHE}",
         *environment,
         "--entrypoint", f"{_INSIDE}/scripts/serve_minimax.sh", IMAGES[plan.device.kind],
-        "--model", _MODEL, "--device", plan.device.kind, "--host", "0.0.0.0", "--port", str(port),
+        *model, "--device", plan.device.kind, "--host", "0.0.0.0", "--port", str(port),
         *(word for pair in flags for word in pair), *(("--", *masked(plan.extra, masker)) if plan.extra else ()),
     ]  # fmt: skip
+
+
+def _model(plan: LaunchPlan) -> tuple[list[str], list[str]]:
+    """Mount words and launcher words for the model: a snapshot's links lead out of it, the demo is written inside."""
+    if plan.demo:
+        return [], ["--demo"]
+    hub = plan.model.hub_folder
+    if hub is None:
+        return _read_only(str(plan.model.path), _MODEL), ["--model", _MODEL]
+    return _read_only(str(hub), _MODEL), ["--model", f"{_MODEL}/snapshots/{plan.model.path.name}"]
 
 
 def _read_only(source: str, target: str) -> list[str]:
@@ -64,8 +77,9 @@ def _read_only(source: str, target: str) -> list[str]:
 
 # Settings that are said again inside; host and port stand in the line already.
 _FORWARDED = (
-    "tp", "pp", "dtype", "max_model_len", "max_batched_tokens", "max_num_seqs", "block_size", "kv_cache_memory_bytes",
-    "kv_cache_dtype", "attention_backend", "served_model_name",
+    "tp", "pp", "dcp", "dtype", "max_model_len", "max_batched_tokens", "max_num_seqs", "block_size",
+    "kv_cache_memory_bytes", "kv_cache_dtype", "attention_backend", "tool_call_parser", "reasoning_parser", "graph",
+    "served_model_name", "backend",
 )  # fmt: skip
 
 

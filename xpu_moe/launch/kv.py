@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from xpu_moe.launch.detect import Found
 from xpu_moe.launch.model import Model
 from xpu_moe.launch.settings import BY_NAME, Setting
@@ -14,12 +16,15 @@ from xpu_moe.plan.weights import weights
 _SEQUENCES, _TOKENS, _BLOCK = 8, 1024, 64
 
 
-def fill(chosen: dict[str, Setting], device: Found, model: Model, graph: bool) -> tuple[dict[str, Setting], str]:
+def fill(
+    chosen: dict[str, Setting], device: Found, model: Model, graph: bool, environ: Mapping[str, str]
+) -> tuple[dict[str, Setting], str]:
     """Settings with kv_cache_memory_bytes (and max_model_len) filled in on Intel cards, and a note.
 
     Elsewhere vLLM measures what is left by itself. A plan that does not fit is left as it is: the preflight says so.
     """
-    card = card_of(device.ids[0], None) if device.kind == "xpu" and device.ids else None
+    ids = chosen_ids(device, environ)
+    card = card_of(ids[0], None) if device.kind == "xpu" and ids else None
     if card is None or chosen["kv_cache_memory_bytes"].value:
         return chosen, ""
     found = planned(chosen, card, model, graph)
@@ -31,6 +36,13 @@ def fill(chosen: dict[str, Setting], device: Found, model: Model, graph: bool) -
     if not chosen["max_model_len"].value:
         filled["max_model_len"] = Setting(BY_NAME["max_model_len"], found.max_model_len, origin)
     return filled, f"KV plan for a {card.key}: {found.kv_tokens} tokens in {found.kv_bytes / 2**30:.2f} GiB a card"
+
+
+def chosen_ids(device: Found, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """PCI ids of the cards that ZE_AFFINITY_MASK leaves (the preflight speaks about a mask that fits none)."""
+    roots = [part.strip().partition(".")[0] for part in environ.get("ZE_AFFINITY_MASK", "").split(",")]
+    numbers = [int(root) for root in roots if root.isascii() and root.isdigit()]
+    return tuple(device.ids[number] for number in numbers if number < len(device.ids)) or device.ids
 
 
 def planned(chosen: dict[str, Setting], card: Card, model: Model, graph: bool) -> MemoryPlan | None:

@@ -47,6 +47,8 @@ def _main(arguments: Arguments, argv: list[str], environ: Mapping[str, str], con
         return ask_running(arguments, environ, console)
     model = early(arguments, environ)
     device = detect.detect(arguments.device)
+    if not arguments.demo:
+        detect.refuse_idle_cards(device)
     dry = arguments.dry_run or arguments.print_container or arguments.print_systemd
     if model is None:
         model = planned_demo() if dry else check(str(demo.ensure(console)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,9 +28,17 @@ class Model:
 
     @property
     def name(self) -> str:
-        """A name for clients: the folder's, where it is a plain one."""
-        plain = self.path.name and all(c.isalnum() or c in "._-" for c in self.path.name)
-        return self.path.name if plain and not self.path.name.startswith("-") else "minimax"
+        """A name for clients: the folder's, or the repository's of a hub snapshot, where it is a plain one."""
+        hub = self.hub_folder
+        name = hub.name.rpartition("--")[2] if hub else self.path.name
+        plain = name and all(c.isalnum() or c in "._-" for c in name)
+        return name if plain and not name.startswith("-") else "minimax"
+
+    @property
+    def hub_folder(self) -> Path | None:
+        """`models--OWNER--NAME` where this is a snapshot in Hugging Face's cache: its files are links to `blobs`."""
+        root = self.path.parent.parent
+        return root if self.path.parent.name == "snapshots" and root.name.startswith("models--") else None
 
 
 def check(given: str) -> Model:
@@ -69,7 +78,7 @@ def _config(path: Path, given: str) -> Mapping[str, Any]:
             raise LaunchError(USAGE, f"{str(file)!r}: {found.st_size} bytes are no config.json")
         config = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise LaunchError(USAGE, f"--model {given!r}: holds no config.json; give the checkpoint's own folder") from None
+        raise LaunchError(USAGE, f"--model {given!r}: holds no config.json; {_elsewhere(path)}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise LaunchError(USAGE, f"{str(file)!r}: cannot be read as JSON ({error})") from None
     kind = config.get("model_type") if isinstance(config, dict) else None
@@ -77,6 +86,14 @@ def _config(path: Path, given: str) -> Mapping[str, Any]:
         wanted = " or ".join(MODEL_TYPES)
         raise LaunchError(USAGE, f"{str(file)!r}: model_type is {kind!r}, wanted {wanted}: not a MiniMax-M2 checkpoint")
     return config
+
+
+def _elsewhere(path: Path) -> str:
+    """Where the config.json is likely to be: in a snapshot of Hugging Face's cache, or one folder below."""
+    found = [file.parent for pattern in ("snapshots/*/config.json", "*/config.json") for file in path.glob(pattern)]
+    if not found:
+        return "give the checkpoint's own folder"
+    return f"did you mean --model {shlex.quote(str(max(found, key=lambda folder: folder.stat().st_mtime)))}?"
 
 
 def _refuse_pickles(path: Path, given: str) -> None:

@@ -29,12 +29,17 @@ class Named:
     compilation: Mapping[str, Any] = field(default_factory=lambda: _EMPTY)
 
 
-def find(name: str, device: str) -> Named:
-    """The profile; LaunchError(USAGE) for an unknown one or one of another device."""
+def find(name: str, device: str, why: str = "") -> Named:
+    """The profile; LaunchError(USAGE) for an unknown one or one of another device (`why` it is that one)."""
     if name in PROFILES:
         profile = PROFILES[name]
         if profile.device != device:
-            raise LaunchError(USAGE, f"--profile {name}: is for {profile.device}, this launch is for {device}")
+            here = f"{device} ({why})" if why else device
+            raise LaunchError(
+                USAGE,
+                f"--profile {name}: is for {profile.device}, this launch is for {here}; --profile list shows all, "
+                f"--device {profile.device} plans for a machine that has it",
+            )
         by_fact = {row.fact: row.name for row in ROWS if row.fact}
         values = {by_fact[fact]: value for fact, value in profile.settings.items() if fact in by_fact}
         if "graph" in values:

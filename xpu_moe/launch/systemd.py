@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from xpu_moe.env import read
 from xpu_moe.launch.plan import LaunchPlan
 from xpu_moe.launch.secrets import Masker, is_secret_name
 
@@ -15,10 +16,14 @@ START_SECONDS = 3600
 
 
 def quoted(word: str) -> str:
-    """A word of ExecStart: systemd expands % and $, and splits at blanks."""
+    """A word of Environment: systemd expands %, and splits at blanks."""
     plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t")
-    plain = plain.replace("%", "%%").replace("$", "$$")
-    return f'"{plain}"'
+    return f'"{plain.replace("%", "%%")}"'
+
+
+def command_word(word: str) -> str:
+    """A word of ExecStart, where $ is expanded too."""
+    return quoted(word).replace("$", "$$")
 
 
 def arguments(argv: Sequence[str]) -> list[str]:
@@ -33,6 +38,21 @@ def arguments(argv: Sequence[str]) -> list[str]:
     return kept[:-1] if kept and kept[-1] == "--" else kept
 
 
+def environment(plan: LaunchPlan, project: Path) -> dict[str, str]:
+    """What the unit must be told, since systemd does not have the shell's variables: yours, the active environment."""
+    kept = {
+        row.name: row.value
+        for row in plan.environment
+        if row.value is not None and row.origin.startswith("yours") and not is_secret_name(row.name)
+    }
+    root = Path(plan.command[0]).parent.parent
+    if root != project / ".venv" and (root / "bin" / "python").exists():
+        kept["VIRTUAL_ENV"] = str(root)
+    if place := read.text("XPU_MOE_CACHE"):
+        kept["XPU_MOE_CACHE"] = place
+    return kept
+
+
 def text(plan: LaunchPlan, argv: Sequence[str], project: Path, masker: Masker) -> str:
     """The unit. `argv` is the command line that was given; values from the environment become flags of it."""
     words = arguments(argv)
@@ -44,10 +64,11 @@ def text(plan: LaunchPlan, argv: Sequence[str], project: Path, masker: Masker) -
     if not plan.demo and "--model" not in own and not any(word.startswith("--model=") for word in own):
         own += ["--model", str(plan.model.path)]
     own = _absolute_model(own, plan)
-    command = " ".join(quoted(word) for word in (str(project / "scripts" / "serve_minimax.sh"), *own, *extra))
+    command = " ".join(command_word(word) for word in (str(project / "scripts" / "serve_minimax.sh"), *own, *extra))
     name = plan.name.replace("\n", " ")
+    kept = "".join(f"Environment={quoted(f'{key}={value}')}\n" for key, value in environment(plan, project).items())
     return masker.text(f"""\
-# ~/.config/systemd/user/minimax.service, then:
+# ~/.config/systemd/user/minimax.service (mkdir -p that folder), then:
 #   systemctl --user daemon-reload && systemctl --user enable --now minimax
 # An API key goes into ~/.config/minimax.env (mode 0600) as VLLM_API_KEY=…
 # To run without a login: loginctl enable-linger
@@ -59,7 +80,7 @@ StartLimitBurst=3
 [Service]
 Type=notify
 NotifyAccess=all
-EnvironmentFile=-%h/.config/minimax.env
+{kept}EnvironmentFile=-%h/.config/minimax.env
 ExecStart={command}
 Restart=on-failure
 RestartSec=30
