@@ -61,4 +61,6 @@ def card(root: Path, index: int, device: str = "0xe223") -> None:
         f"/sys/kernel/debug/dri/{index}/gt0/uc/guc_info",
         "GuC firmware: xe/bmg_guc_70.bin\n version: found 70.49.4\n",
     )
+    (root / "sys/bus/pci/drivers/xe").mkdir(parents=True, exist_ok=True)
+    (root / chain.lstrip("/") / "driver").symlink_to(root / "sys/bus/pci/drivers/xe")
     (root / "sys/bus/pci/devices" / end).symlink_to(root / chain.lstrip("/"))

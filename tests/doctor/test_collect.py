@@ -75,8 +75,33 @@ def test_what_is_collected_is_schema_1(tmp_path):
         "probe",
         "paths_missing",
     }
-    allowed = {*healthy(B70)["os"], "dri_access"}
-    assert set(found["os"]) <= allowed and set(found["gpus"][0]) <= set(healthy(B70)["gpus"][0])
+    allowed = {*healthy(B70)["os"], "dri_access", "compute_runtime"}
+    assert set(found["os"]) <= allowed and set(found["gpus"][0]) <= {*healthy(B70)["gpus"][0], "driver"}
+
+
+def test_a_card_without_driver_and_a_machine_without_compute_runtime(tmp_path):
+    """What a fresh Linux lacks: the doctor must not call it healthy, before anything is installed."""
+    root = machine(tmp_path)
+    assert {gpu["driver"] for gpu in collect(environ={}, root=root)["gpus"]} == {"xe"}
+    for link in (root / "sys/devices").rglob("driver"):
+        link.unlink()
+    (root / "usr/lib").mkdir(parents=True)
+    found = collect(environ={}, root=root)
+    assert found["os"]["compute_runtime"] is False and found["gpus"][1]["driver"] == "none"
+    said = {f.about: f for f in judge(found, strict=True) if f.severity == "error"}
+    assert "modprobe xe" in said["gpus"].fix and "libze-intel-gpu1" in said["os.compute_runtime"].fix
+    cpu = judge({**found, "plan": {"device": "cpu", "tp": 1}}, strict=True)
+    assert not {f.about for f in cpu} & {"gpus", "os.compute_runtime"}
+
+
+@pytest.mark.parametrize("place", ["usr/lib64/libze_intel_gpu.so.1", "run/opengl-driver/lib/libze_intel_gpu.so.1", ""])
+def test_where_the_compute_runtime_is_found(tmp_path, place):
+    root = machine(tmp_path)
+    (root / "usr/lib").mkdir(parents=True)
+    file = root / (place or "etc/ld.so.cache")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(b"ld.so-1.7.0\0libze_intel_gpu.so.1\0/opt/x/libze_intel_gpu.so.1\0")
+    assert collect(environ={}, root=root)["os"]["compute_runtime"] is True
 
 
 def test_entries_of_sys_that_vanish(tmp_path, monkeypatch):

@@ -129,3 +129,24 @@ def test_clean_leaves_one_harmless_line(text):
 def test_names_that_are_no_names_never_become_a_path():
     found = Facts.of({"env": {"CCL_X; rm -rf /": "1", "OK_1": "2"}})
     assert set(found.env or {}) == {"OK_1"}
+
+
+def fix_of(facts, code):
+    return next(f.fix for f in judge(facts, strict=True) if f.code == code)
+
+
+def test_what_does_not_fit_is_answered_with_what_the_machine_has():
+    free = {"env/ZE_AFFINITY_MASK": ..., "env/ONEAPI_DEVICE_SELECTOR": ...}
+    assert (
+        fix_of(changed(B70, {**free, "plan/tp": 1}), "card.too-small") == "--tensor-parallel-size 4 (4 cards are here)"
+    )
+    mixed = changed(B70, free)
+    b580 = {**mixed["gpus"][0], "device_id": "0xe20b", "name": "Intel Arc B580", "memory_bytes": 12 << 30}
+    mixed["gpus"] = [b580, *mixed["gpus"]]
+    assert fix_of(mixed, "card.too-small").startswith("export ZE_AFFINITY_MASK=1,2,3,4 ")
+    two = changed(B70, {**free, "plan/tp": 2})
+    two["gpus"] = two["gpus"][:2]
+    assert fix_of(two, "card.too-small").startswith("more or larger cards")
+    three = changed(B70, free)
+    three["gpus"] = three["gpus"][:3]
+    assert "lspci" in fix_of(three, "selection.too-few") and fix_of(three, "selection.too-few").endswith("here: 1, 2")

@@ -240,6 +240,9 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], str, str], ...] = (
     ("too-few-cards", B60, {**plan(tp=4), "env/ZE_AFFINITY_MASK": ..., "env/ONEAPI_DEVICE_SELECTOR": ...}, "error",
      "plan.tp"),
     ("no-card-at-all", ONE, {"gpus": []}, "error", "gpus"),
+    ("driver-gone", B70, every_card(4, driver="none"), "error", "gpus"),
+    ("driver-of-a-virtual-machine", B70, {"gpus/3/driver": "vfio-pci"}, "warn", "gpus[3].driver"),
+    ("runtime-not-installed", B70, {"os/compute_runtime": False}, "error", "os.compute_runtime"),
     # runtimes --------------------------------------------------------------------------------------------------
     ("two-loaders", B70, {"libraries+": [{"name": "libze_loader.so.1", "path": "opt/oneapi/lib/libze_loader.so.1",
      "version": "1.24.0"}]}, "error", "libraries"),

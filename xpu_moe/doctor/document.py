@@ -49,9 +49,10 @@ tensor_names} · `plan` {device, tp, pp, dcp, dtype, max_model_len, max_num_batc
 kv_cache_dtype, kv_cache_memory_bytes, attention_backend, block_size, speculative_method, graph,
 cudagraph_capture_sizes, enable_expert_parallel, tool_call_parser, reasoning_parser}.
 
-Everything is optional. Further optional facts: `gpus[].gemm_exact` (of `--deep`), `python.parsers` (read in the
-installed vLLM), `os.dri_access`, `paths_missing`, `probe.p2p`, `model.shards_missing`, `model.index_error`,
-`plan.enable_chunked_prefill`, `plan.enable_prefix_caching`, `plan.profiler`, `plan.enforce_eager`.
+Everything is optional. Further optional facts: `gpus[].driver`, `gpus[].gemm_exact` (of `--deep`), `python.parsers`
+(read in the installed vLLM), `os.compute_runtime`, `os.dri_access`, `paths_missing`, `probe.p2p`,
+`model.shards_missing`, `model.index_error`, `plan.enable_chunked_prefill`, `plan.enable_prefix_caching`,
+`plan.profiler`, `plan.enforce_eager`.
 
 ## Sources
 

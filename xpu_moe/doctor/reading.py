@@ -78,6 +78,7 @@ def os_part(raw: Mapping[str, Any]) -> Os:
         dri_access=_flag(raw.get("dri_access")),
         ram_bytes=_whole(raw.get("ram_bytes"), 1),
         swap_bytes=_whole(raw.get("swap_bytes")),
+        compute_runtime=_flag(raw.get("compute_runtime")),
     )
 
 
@@ -104,6 +105,7 @@ def gpus(raw: Any) -> tuple[Gpu, ...] | None:
                 display_attached=_flag(card.get("display_attached")),
                 root_port=text(card.get("root_port"), 40),
                 gemm_exact=_flag(card.get("gemm_exact")),
+                driver=text(card.get("driver"), 40),
             )
         )
     return tuple(found)

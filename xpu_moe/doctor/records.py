@@ -23,6 +23,7 @@ class Os:
     dri_access: bool | None = None
     ram_bytes: int | None = None
     swap_bytes: int | None = None
+    compute_runtime: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Gpu:
     display_attached: bool | None = None
     root_port: str | None = None
     gemm_exact: bool | None = None
+    driver: str | None = None
 
     def about(self, fact: str) -> str:
         return f"gpus[{self.position}].{fact}"

@@ -59,7 +59,16 @@ def _card(where: Where, device: Path) -> dict[str, Any] | None:
         "link_width": number(slot / "current_link_width"),
         "display_attached": _display(node),
         "root_port": chain[-1].name if len(chain) > 1 else None,
+        "driver": _driver(chain[0]) if chain else None,
     }
+
+
+def _driver(device: Path) -> str | None:
+    """The kernel driver that holds the card, "none" where nothing does; None where the folder cannot be read."""
+    link = device / "driver"
+    if link.is_symlink():
+        return link.resolve().name
+    return "none" if text(device / "vendor") else None
 
 
 def _name(part: str | None, vendor: int, device_id: str) -> str:

@@ -81,16 +81,32 @@ def _soname(file: Path) -> str:
 
 
 def _candidates(where: Where) -> Iterator[Path]:
-    """Files in the order in which the loader would meet them: the environment's, the interpreter's, the system's."""
+    """Files in the order in which the loader would meet them."""
+    for folder in _folders(where):
+        for base in WANTED:
+            yield from entries(folder, f"{base}.so.*")
+
+
+def _folders(where: Where) -> list[Path]:
+    """Where the loader looks: the environment's folders, the interpreter's, the system's."""
     folders = [Path(part) for part in where.environ.get("LD_LIBRARY_PATH", "").split(":") if part.startswith("/")]
     if where.root == Path("/"):
         folders.append(Path(sys.prefix) / "lib")
         site = Path(sys.prefix) / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
         folders += [site / "nvidia/nccl/lib", site / "torch/lib"]
-    folders += [where.path(folder) for folder in _SYSTEM]
-    for folder in folders:
-        for base in WANTED:
-            yield from entries(folder, f"{base}.so.*")
+    return folders + [where.path(folder) for folder in _SYSTEM]
+
+
+def compute_runtime(where: Where) -> bool | None:
+    """Is Intel's Level Zero driver installed? None where the machine has no folder of libraries that we know."""
+    if not any(where.path(folder).is_dir() for folder in _SYSTEM):
+        return None
+    folders = [*_folders(where), where.path("/run/opengl-driver/lib")]  # the last: NixOS
+    try:
+        cache = where.path("/etc/ld.so.cache").read_bytes()
+    except OSError:
+        cache = b""
+    return b"libze_intel_gpu.so" in cache or any(entries(folder, "libze_intel_gpu.so*") for folder in folders)
 
 
 def _version(base: str, real: Path) -> str | None:

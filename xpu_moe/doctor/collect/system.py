@@ -6,6 +6,7 @@ import os
 import re
 from typing import Any
 
+from xpu_moe.doctor.collect.libraries import compute_runtime
 from xpu_moe.doctor.collect.where import Where, entries, known, number, text
 
 _CAPABILITIES = {19: "SYS_PTRACE", 21: "SYS_ADMIN", 14: "IPC_LOCK", 23: "SYS_NICE"}
@@ -31,6 +32,7 @@ def facts(where: Where) -> dict[str, Any]:
                 "dri_access": _access(where),
                 "ram_bytes": _kib(memory.get("MemTotal")),
                 "swap_bytes": _kib(memory.get("SwapTotal")),
+                "compute_runtime": compute_runtime(where),
             }
         )
     }

@@ -7,6 +7,7 @@ from typing import Any
 
 from xpu_moe.doctor.facts import Gpu
 from xpu_moe.doctor.rules.base import Context, Row, Rule
+from xpu_moe.doctor.rules.splits import tp_problem
 from xpu_moe.doctor.versions import within
 
 GIB = 1 << 30
@@ -60,6 +61,18 @@ def _guc(context: Context) -> list[dict[str, Any]]:
     ]
 
 
+def _driverless(context: Context) -> list[dict[str, Any]]:
+    """Cards that no kernel driver holds, or one that keeps them for a virtual machine: all (one finding), or some."""
+    held = {"none": "no driver", "vfio-pci": "vfio-pci"}
+    planned, cards = context.plan.device, context.facts.gpus or ()
+    if planned:
+        cards = tuple(gpu for gpu in cards if planned == ("cuda" if "nvidia" in (gpu.name or "").lower() else "xpu"))
+    idle = [_hit(gpu, driver=held[gpu.driver]) for gpu in cards if gpu.driver in held]
+    if idle and len(idle) == len(cards):
+        return [{**idle[0], "about": "gpus", "name": ", ".join(sorted({hit["name"] for hit in idle}))}]
+    return [{**hit, "about": f"gpus[{hit['at']}].driver", "severity": "warn"} for hit in idle]
+
+
 def _display(context: Context) -> list[dict[str, Any]]:
     weights, memory = context.weights, context.memory
     tight = bool(weights and memory and weights > memory * _TIGHT)
@@ -86,7 +99,24 @@ def _too_small(context: Context) -> dict[str, Any] | None:
     if weights is None or least is None or memory is None or context.device == "cpu" or weights + _SLACK <= memory:
         return None
     severity = "error" if least + _SLACK > memory else "warn"
-    return {"severity": severity, "weights": f"{weights / GIB:.1f}", "memory": f"{memory / GIB:.1f}"}
+    said = {"weights": f"{weights / GIB:.1f}", "memory": f"{memory / GIB:.1f}"}
+    return {"severity": severity, **said, "fix": _room(context, weights)}
+
+
+def _room(context: Context, weights: int) -> str:
+    """What the cards of this machine allow instead: others of them, or more of them."""
+    gpus, tp = context.facts.gpus or (), context.plan.tp or 1
+    sizes = [gpu.memory_bytes or (card.memory_bytes if (card := context.kind(gpu)) else 0) for gpu in gpus]
+    large = [str(place) for place, size in enumerate(sizes) if size >= weights + _SLACK]
+    if len(large) >= (context.facts.world or 1):
+        mask = "CUDA_VISIBLE_DEVICES" if context.cuda else "ZE_AFFINITY_MASK"
+        return f"export {mask}={','.join(large[: context.facts.world])} (the cards that are large enough)"
+    shapes, parallel_experts = context.shapes, bool(context.plan.enable_expert_parallel)
+    for wider in range(tp + 1, len(gpus) // context.stages + 1):
+        part = shapes.weights_per_rank(wider, context.stages, parallel_experts).total if shapes else weights
+        if part + _SLACK <= min(sizes) and not tp_problem(context, wider):
+            return f"--tensor-parallel-size {wider} ({len(gpus)} cards are here)"
+    return "more or larger cards: python -m xpu_moe.plan --model DIR --tp N"
 
 
 def _gemm(context: Context) -> list[dict[str, Any]]:
@@ -105,6 +135,13 @@ RULE = Rule(
     "card: BAR, firmware, link, display, size, mixture",
     "Properties of the cards themselves.",
     (
+        Row(
+            "card.driver", "error", "{about}",
+            "{name}: held by {driver}",
+            "Without the kernel's driver (xe for Arc B-series) the card cannot be used.",
+            "sudo modprobe xe, then dmesg | grep -i xe; a B70 wants kernel 6.17 or later (NVIDIA: nvidia-smi)",
+            "Linux kernel, drivers/gpu/drm/xe", _driverless,
+        ),
         Row(
             "card.bar", "warn", "gpus[{at}].bar_bytes",
             "{name}: {bar} of {memory} MiB are mapped",
@@ -151,7 +188,7 @@ RULE = Rule(
             "card.too-small", "error", "gpus",
             "weights of {weights} GiB a rank, cards of {memory} GiB",
             "The model does not fit at this parallel size.",
-            "more or larger cards: python -m xpu_moe.plan --model DIR --tp N",
+            "{fix}",
             "B70 field notes 3; weights from config.json", _too_small, ("plan.tp", "model.quantization_config"),
         ),
         Row(

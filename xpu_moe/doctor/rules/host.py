@@ -75,6 +75,12 @@ def _ram(context: Context) -> dict[str, Any] | None:
     return None
 
 
+def _no_runtime(context: Context) -> bool:
+    """Cards of Intel, and no Level Zero driver in user space. Without a plan the torch in use tells nothing of it."""
+    intel = any("intel" in (gpu.name or "").lower() for gpu in context.facts.gpus or ())
+    return intel and context.plan.device in (None, "xpu") and context.os.compute_runtime is False
+
+
 RULE = Rule(
     "kernel too old for the card, IOMMU, host memory",
     "What the host must bring before the first library is loaded.",
@@ -85,6 +91,13 @@ RULE = Rule(
             "{says}.",
             "install a kernel 6.17 or later (Ubuntu: linux-generic-hwe), or Intel's 6.14 set",
             "B70 field notes 11; intel/llm-scaler FAQ", _kernel,
+        ),
+        Row(
+            "host.compute-runtime", "error", "os.compute_runtime",
+            "Intel's compute runtime is not installed",
+            "libze_intel_gpu.so is nowhere: Level Zero, and so torch, sees no card. The kernel's driver is not enough.",
+            "install Intel's compute runtime, 26.18 or later (packages libze-intel-gpu1, libze1, intel-opencl-icd)",
+            "intel/compute-runtime", _no_runtime,
         ),
         Row(
             "host.iommu", "warn", "os.iommu",

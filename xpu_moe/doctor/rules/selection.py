@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from xpu_moe.doctor.rules.base import Context, Row, Rule
+from xpu_moe.doctor.rules.splits import tp_problem
 from xpu_moe.doctor.text import is_number, shown
 
 Hit = dict[str, Any]
@@ -129,7 +130,11 @@ def _too_few(context: Context) -> Hit | None:
     total, world = _total(context), context.facts.world
     if total is None or world is None or world <= total or context.device == "cpu":
         return None
-    return {"field": "tp" if (context.plan.tp or 1) > total else "pp", "world": world, "total": total}
+    good = [n for n in range(1, total + 1) if not tp_problem(context, n)]
+    return {
+        "field": "tp" if (context.plan.tp or 1) > total else "pp", "world": world, "total": total,
+        "good": ", ".join(map(str, good)), "look": "nvidia-smi" if context.cuda else "lspci -nn | grep -i 8086:e2",
+    }  # fmt: skip
 
 
 def _none(context: Context) -> Hit | None:
@@ -176,7 +181,7 @@ RULE = Rule(
             "selection.too-few", "error", "plan.{field}",
             "{world} ranks, {total} cards",
             "Every rank needs a card of its own.",
-            "--tensor-parallel-size (x pipeline) at most {total}",
+            "is one missing? {look}; dmesg. Else --tensor-parallel-size (x pipeline), possible here: {good}",
             "B70 field notes 5", _too_few,
         ),
         Row(
