@@ -144,6 +144,9 @@ def test_what_does_not_fit_is_answered_with_what_the_machine_has():
     b580 = {**mixed["gpus"][0], "device_id": "0xe20b", "name": "Intel Arc B580", "memory_bytes": 12 << 30}
     mixed["gpus"] = [b580, *mixed["gpus"]]
     assert fix_of(mixed, "card.too-small").startswith("export ZE_AFFINITY_MASK=1,2,3,4 ")
+    fp8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    fix = fix_of(changed(B70, {**free, "model/quantization_config": fp8, "model/tensor_names": ...}), "card.too-small")
+    assert fix.startswith("take a 4-bit checkpoint") and fix.endswith("about 29 GiB a card")  # 28.06 by parts
     two = changed(B70, {**free, "plan/tp": 2})
     two["gpus"] = two["gpus"][:2]
     assert fix_of(two, "card.too-small").startswith("more or larger cards")

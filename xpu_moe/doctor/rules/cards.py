@@ -63,7 +63,7 @@ def _guc(context: Context) -> list[dict[str, Any]]:
 
 def _driverless(context: Context) -> list[dict[str, Any]]:
     """Cards that no kernel driver holds, or one that keeps them for a virtual machine: all (one finding), or some."""
-    held = {"none": "no driver", "vfio-pci": "vfio-pci"}
+    held = {"none": "no kernel driver is bound", "vfio-pci": "kept for virtual machines by vfio-pci"}
     planned, cards = context.plan.device, context.facts.gpus or ()
     if planned:
         cards = tuple(gpu for gpu in cards if planned == ("cuda" if "nvidia" in (gpu.name or "").lower() else "xpu"))
@@ -116,6 +116,10 @@ def _room(context: Context, weights: int) -> str:
         part = shapes.weights_per_rank(wider, context.stages, parallel_experts).total if shapes else weights
         if part + _SLACK <= min(sizes) and not tp_problem(context, wider):
             return f"--tensor-parallel-size {wider} ({len(gpus)} cards are here)"
+    quant = shapes.quant if shapes else None
+    bits = 8 if quant and quant.method == "fp8" else 16 if shapes and shapes.moe and quant is None else 0
+    if bits and weights * 4.25 / bits + _SLACK <= (context.memory or 0):  # 4 bits and a scale for 128 of them
+        return f"take a 4-bit checkpoint (AutoRound, group 128): about {weights * 4.25 / bits / GIB:.0f} GiB a card"
     return "more or larger cards: python -m xpu_moe.plan --model DIR --tp N"
 
 
@@ -137,7 +141,7 @@ RULE = Rule(
     (
         Row(
             "card.driver", "error", "{about}",
-            "{name}: held by {driver}",
+            "{name}: {driver}",
             "Without the kernel's driver (xe for Arc B-series) the card cannot be used.",
             "sudo modprobe xe, then dmesg | grep -i xe; a B70 wants kernel 6.17 or later (NVIDIA: nvidia-smi)",
             "Linux kernel, drivers/gpu/drm/xe", _driverless,

@@ -57,7 +57,9 @@ def _ptrace(context: Context) -> dict[str, Any] | None:
     if not _multi(context) or context.pidfd is not False or exchange(context) in ("drmfd", "sockets", "pidfd"):
         return None
     # Docker grants pidfd_getfd with SYS_PTRACE; on a host Yama's scope is what forbids it
-    return {"severity": "info"} if context.os.in_container is False else {"severity": "warn"}
+    if context.os.in_container is False:
+        return {"severity": "info", "fix": "sudo sysctl kernel.yama.ptrace_scope=0"}
+    return {"fix": "run the container with --cap-add SYS_PTRACE"}
 
 
 def _no_access(context: Context) -> bool:
@@ -114,7 +116,7 @@ RULE = Rule(
             "container.ptrace", "warn", "os.capabilities",
             "SYS_PTRACE is missing",
             "Without it pidfd_getfd is refused (seccomp, Yama) and the exchange falls back to drmfd.",
-            "run the container with --cap-add SYS_PTRACE",
+            "{fix}",
             "B70 field notes 2", _ptrace,
         ),
         Row(
