@@ -187,8 +187,8 @@ MESSAGES: tuple[Message, ...] = (
         "CUDA compatibility",
     ),
     row(
-        "card-wedged", ("GuC load failed", "wedged", "declared device"), "cause", "error", "gpus",
-        r"GuC load failed|as wedged|device wedged",
+        "card-wedged", ("GuC load failed", "wedged", "declared device", "with driver xe"), "cause", "error", "gpus",
+        r"GuC load failed|as wedged|device wedged|probe with driver xe failed",
         "the kernel gave a card up",
         "Firmware did not load, or a reset failed; only a reboot or a driver reload brings it back.",
         "reboot; update linux-firmware and the kernel",
@@ -219,8 +219,10 @@ MESSAGES: tuple[Message, ...] = (
         "NCCL documentation",
     ),
     row(
-        "kernel-lacks", ("pidfd_open", "pidfd_getfd", "Module xe not found"), "cause", "error", "os.kernel",
-        r"pidfd_(?:open|getfd).*Function not implemented|Module xe not found",
+        "kernel-lacks", ("pidfd_open", "pidfd_getfd", "Module xe not found", "our graphics device"),
+        "cause", "error", "os.kernel",
+        r"pidfd_(?:open|getfd).*Function not implemented|Module xe not found"
+        r"|our graphics device [0-9a-f]{4} is not (?:officially|properly) supported",
         "the kernel is too old for this",
         "pidfd needs 5.6, Battlemage cards the xe driver of 6.11 or later.",
         "install a newer kernel (6.17 or later for B70)",
@@ -234,6 +236,15 @@ MESSAGES: tuple[Message, ...] = (
         "Every shard, socket and IPC handle takes one.",
         "ulimit -n 65536",
         "POSIX",
+    ),
+    row(
+        "no-compiler", ("C++ compiler", "g++"), "cause", "error", "os.compiler",
+        r"No working C\+\+ compiler|(?:No such file or directory|not found).*\bg\+\+"
+        r"|\bg\+\+['\"]?: (?:command )?not found",
+        "there is no C++ compiler",
+        "torch's inductor and our launch library for Intel cards compile small C++ files at the first start.",
+        "sudo apt install g++ (another distribution: its gcc-c++)",
+        "PyTorch inductor",
     ),
     row(
         "runtime-code", ("UR_RESULT_ERROR_", "ZE_RESULT_ERROR_", "PI_ERROR_"), "symptom", "error", "gpus",

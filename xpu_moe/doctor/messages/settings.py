@@ -126,12 +126,14 @@ MESSAGES: tuple[Message, ...] = (
     ),
     row(
         "driver-not-up",
-        ("ERROR_UNINITIALIZED", "No XPU devices", "no SYCL devices", "No device of requested type"),
+        ("ERROR_UNINITIALIZED", "No XPU devices", "no SYCL devices", "No device of requested type",
+         "device count is zero"),
         "cause", "error", "gpus",
-        r"RESULT_ERROR_UNINITIALIZED|No XPU devices are available|[Nn]o SYCL devices|No device of requested type",
+        r"RESULT_ERROR_UNINITIALIZED|No XPU devices are available|[Nn]o SYCL devices|No device of requested type"
+        r"|XPU device count is zero",
         "the driver did not come up: no card is visible",
-        "Resizable BAR off, kernel module missing, or the nodes may not be opened.",
-        "check: ls -l /dev/dri; groups; dmesg | grep xe; resizable BAR in the firmware setup",
+        "Compute runtime not installed, kernel module missing, nodes that may not be opened, or resizable BAR off.",
+        "python -m xpu_moe.doctor says which; else: ls -l /dev/dri; groups; dmesg | grep xe",
         "B70 field notes 11, 14",
     ),
 )  # fmt: skip
