@@ -75,7 +75,7 @@ def test_what_is_collected_is_schema_1(tmp_path):
         "probe",
         "paths_missing",
     }
-    allowed = {*healthy(B70)["os"], "dri_access", "compute_runtime"}
+    allowed = {*healthy(B70)["os"], "dri_access", "compute_runtime", "compiler"}
     assert set(found["os"]) <= allowed and set(found["gpus"][0]) <= {*healthy(B70)["gpus"][0], "driver"}
 
 
@@ -92,6 +92,19 @@ def test_a_card_without_driver_and_a_machine_without_compute_runtime(tmp_path):
     assert "modprobe xe" in said["gpus"].fix and "libze-intel-gpu1" in said["os.compute_runtime"].fix
     cpu = judge({**found, "plan": {"device": "cpu", "tp": 1}}, strict=True)
     assert not {f.about for f in cpu} & {"gpus", "os.compute_runtime"}
+
+
+def test_a_machine_without_a_compiler(tmp_path):
+    root = machine(tmp_path)
+    (root / "usr/bin").mkdir(parents=True)
+    environ = {"PATH": "/usr/bin:/bin", "LD_LIBRARY_PATH": ""}
+    plan = {"device": "xpu", "tp": 2}
+    found = collect(plan=plan, environ=environ, root=root)
+    assert found["os"]["compiler"] is False
+    assert any(f.about == "os.compiler" and f.severity == "warn" for f in judge(found, strict=True))
+    (root / "usr/bin/g++").touch(mode=0o755)
+    assert collect(plan=plan, environ=environ, root=root)["os"]["compiler"] is True
+    assert "compiler" not in collect(plan=plan, environ={**environ, "CXX": "icpx"}, root=root)["os"]
 
 
 @pytest.mark.parametrize("place", ["usr/lib64/libze_intel_gpu.so.1", "run/opengl-driver/lib/libze_intel_gpu.so.1", ""])

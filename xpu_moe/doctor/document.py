@@ -50,7 +50,7 @@ kv_cache_dtype, kv_cache_memory_bytes, attention_backend, block_size, speculativ
 cudagraph_capture_sizes, enable_expert_parallel, tool_call_parser, reasoning_parser}.
 
 Everything is optional. Further optional facts: `gpus[].driver`, `gpus[].gemm_exact` (of `--deep`), `python.parsers`
-(read in the installed vLLM), `os.compute_runtime`, `os.dri_access`, `paths_missing`, `probe.p2p`,
+(read in the installed vLLM), `os.compute_runtime`, `os.compiler`, `os.dri_access`, `paths_missing`, `probe.p2p`,
 `model.shards_missing`, `model.index_error`, `plan.enable_chunked_prefill`, `plan.enable_prefix_caching`,
 `plan.profiler`, `plan.enforce_eager`.
 

@@ -79,6 +79,7 @@ def os_part(raw: Mapping[str, Any]) -> Os:
         ram_bytes=_whole(raw.get("ram_bytes"), 1),
         swap_bytes=_whole(raw.get("swap_bytes")),
         compute_runtime=_flag(raw.get("compute_runtime")),
+        compiler=_flag(raw.get("compiler")),
     )
 
 

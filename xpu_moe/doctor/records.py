@@ -24,6 +24,7 @@ class Os:
     ram_bytes: int | None = None
     swap_bytes: int | None = None
     compute_runtime: bool | None = None
+    compiler: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ PROFILES: Mapping[str, Profile] = {
         Profile("no-p2p", "a pair of cards refuses peer access, or its data came out wrong", "default", DEVICES),
         Profile("stable", "hangs or resets after some time: costs speed", "default", DEVICES,
                 (("graph", _OLD_ADAPTER),)),
-        Profile("graph", "XPU graphs, once the replay probe has passed", "default", DEVICES,
+        Profile("graph", "XPU graphs, once the replay probe (xpu_moe.probe allreduce) has passed", "default", DEVICES,
                 (("stable", _OLD_ADAPTER),)),
         Profile("no-multicast", "NVLink multicast cannot bind (MIG, virtual machine, container)", "default",
                 ("cuda",)),

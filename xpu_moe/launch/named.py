@@ -13,6 +13,7 @@ from xpu_moe.launch.settings import ROWS
 from xpu_moe.plan.profiles import PROFILES
 
 DEFAULT = "default"
+_UNPROVED = " [graphs only once `python -m xpu_moe.probe allreduce` has passed here]"
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -45,7 +46,7 @@ def find(name: str, device: str, why: str = "") -> Named:
         if "graph" in values:
             values["graph"] = "on" if values["graph"] else "off"
         kept = {name: value for name, value in values.items() if value is not None}
-        proved = "" if profile.proved else "; unproved until the replay probe has passed on this machine"
+        proved = "" if profile.proved else _UNPROVED
         return Named(name, profile.doc + proved, profile.env, kept, profile.flags, profile.compilation)
     try:
         environments.resolve(name, device)
@@ -65,7 +66,7 @@ def table() -> dict[str, list[dict[str, Any]]]:
 def listing() -> str:
     """All of them, for `--profile list`."""
     lines = ["launches (settings, vLLM's flags and an environment):"]
-    lines += [f"  {p.name:18} {p.device:5} {p.doc}{'' if p.proved else ' [unproved]'}" for p in PROFILES.values()]
+    lines += [f"  {p.name:18} {p.device:5} {p.doc}{'' if p.proved else _UNPROVED}" for p in PROFILES.values()]
     lines += ["environments (several joined by +):"]
     lines += [f"  {p.name:18} {','.join(p.devices):14} {p.doc}" for p in environments.PROFILES.values()]
     return "\n".join(lines)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from typing import Any
 
 from xpu_moe.doctor.collect.libraries import compute_runtime
@@ -33,6 +34,7 @@ def facts(where: Where) -> dict[str, Any]:
                 "ram_bytes": _kib(memory.get("MemTotal")),
                 "swap_bytes": _kib(memory.get("SwapTotal")),
                 "compute_runtime": compute_runtime(where),
+                "compiler": _compiler(where),
             }
         )
     }
@@ -72,6 +74,15 @@ def _capabilities(mask: str | None) -> list[str] | None:
     except ValueError:
         return None
     return [name for bit, name in _CAPABILITIES.items() if bits >> bit & 1]
+
+
+def _compiler(where: Where) -> bool | None:
+    """Is g++ on the engine's PATH? A CXX that is set is another compiler, whose name tells nothing."""
+    path = where.environ.get("PATH")
+    if where.environ.get("CXX") or not path:
+        return None
+    folders = [where.path(folder) for folder in path.split(":") if folder.startswith("/")]
+    return shutil.which("g++", path=":".join(map(str, folders))) is not None
 
 
 def _shm(where: Where) -> int | None:

@@ -100,6 +100,13 @@ RULE = Rule(
             "intel/compute-runtime", _no_runtime,
         ),
         Row(
+            "host.compiler", "warn", "os.compiler",
+            "g++ was not found",
+            "torch's inductor and our launch library for these cards compile small C++ files at the first start.",
+            "sudo apt install g++ (another distribution: its gcc-c++)",
+            "PyTorch inductor", lambda context: context.xpu and context.os.compiler is False,
+        ),
+        Row(
             "host.iommu", "warn", "os.iommu",
             "the IOMMU translates",
             "Peer traffic over PCIe then takes the way through the root complex, is refused, or hangs.",
