@@ -4,20 +4,20 @@
 #include "shape.cuh"
 
 constexpr u32 UNIT_BYTES = 16 * H;
-constexpr u32 UNIT_SCALES = 0;
-constexpr u32 ROW_BLOCK_BYTES = 8 * I;
-constexpr u32 ROW_BLOCK_SCALES = 0;
-constexpr bool SCALES_IN_RING = false;
+constexpr u32 ROW_BLOCK_BYTES = 8 * I;  // 8 rows of W2
+constexpr bool SCALES_IN_RING = false;  // too few to copy: they are loaded where they are needed
+constexpr u32 UNIT_SCALES = 0, ROW_BLOCK_SCALES = 0;
 constexpr bool HALF_H = false;  // h is bf16: e4m3 goes there by bits
 
-// Activations of up to 8 tokens (e4m3) and, for each 128-wide block of k, scales of x (columns 2t and 2t + 1) and their
-// products with the scales of the weights (gate rows, up rows).
+// Activations of up to 8 tokens as B fragments, and for each 128-wide block of k the scales of columns 2t and 2t + 1, alone
+// and times the scales of the weights (gate rows, up rows).
 struct Columns {
     u32 b[OWN][4][2];
     float scale[OWN][2], factor[OWN][4];
 };
 
-// `token` is this lane's column; one that is not live is 0.
+// `token` is this lane's column; one that is not live is 0. A lane's 16 bytes in a row are what unit_product takes of the
+// weights, so the order of k within 64 is of no account.
 DEVICE void load_columns(Columns& f, const Arguments& p, int token, bool live, int warp, int lane) {
     const u8* row = p.x + (live ? (u64)token * p.x_stride : 0) + (lane & 3) * 16;
 #pragma unroll
@@ -45,6 +45,7 @@ DEVICE void load_column_scales(Columns& f, const Arguments& p, int even, int odd
     }
 }
 
+// Products of the scales for unit `within` of an expert (`load_column_scales` comes first).
 DEVICE void load_weight_scales(Columns& f, const Arguments& p, int expert, int within, int warp) {
     constexpr int SCALE_ROWS = GATED ? 2 * I_BLOCKS : I_BLOCKS;
     const int scale_row = within * (GATED ? 8 : 16) / 128;
@@ -59,9 +60,10 @@ DEVICE void load_weight_scales(Columns& f, const Arguments& p, int expert, int w
 }
 
 DEVICE void prefetch_columns(const Arguments& p, int token, int warp, int o) {
-    if (o < OWN && warp + o * CONSUMERS < H_BLOCKS) prefetch(p.x + (u64)token * p.x_stride + (warp + o * CONSUMERS) * 128);
+    if (o < OWN && warp + o * CONSUMERS < H_BLOCKS) prefetch_l1(p.x + (u64)token * p.x_stride + (warp + o * CONSUMERS) * 128);
 }
 
+// This warp's share of one unit: acc[0], acc[1] rows g (gate), acc[2], acc[3] rows g + 8 (up), columns 2t and 2t + 1.
 DEVICE void unit_product(float (&acc)[4], u32 stage, const Columns& f, int warp, int lane) {
     const int g = lane >> 2, t = lane & 3;
 #pragma unroll
@@ -81,8 +83,8 @@ DEVICE void unit_product(float (&acc)[4], u32 stage, const Columns& f, int warp,
     }
 }
 
-// Four e4m3 values -> two bf16 pairs, (k0, k2) and (k1, k3); the writer of h pairs its values likewise. The exponent
-// field moves by 4 bits, so 2^120 makes up for the difference of the biases (exact, subnormals included).
+// Four e4m3 values -> two bf16 pairs, (k0, k2) and (k1, k3); the writer of h pairs its values likewise. Sign, exponent and
+// mantissa move to their places in bf16; times 2^120 makes up for the difference of the biases (exact, subnormals included).
 DEVICE u32 scale_bf16(u32 v) {
     u32 d;
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(v), "r"(0x7B807B80u));
@@ -91,12 +93,12 @@ DEVICE u32 scale_bf16(u32 v) {
 DEVICE u32 even_pair(u32 w) { return scale_bf16(and_or<0x80008000u>(w << 8, (w << 4) & 0x07F007F0u)); }
 DEVICE u32 odd_pair(u32 w) { return scale_bf16(and_or<0x80008000u>(w, (w >> 4) & 0x07F007F0u)); }
 
-// h of 8 rows lies as (0, 2)(1, 3)(4, 6)(5, 7).
+// Where the values of 8 rows of h lie: (0, 2)(1, 3)(4, 6)(5, 7). A row's partner is so many further on; word i begins with
+// hidden_leader(i).
 constexpr int HIDDEN_PARTNER = 2;
 DEVICE constexpr int hidden_leader(int word) { return (word >> 1) * 4 + (word & 1); }
 
-// Where the j-th vector of 8 values of a lane's share of a block of h begins: 16 in a row, so that the weights' 16
-// bytes match.
+// Where the j-th vector of 8 values of a lane's share of a block of h begins: 16 in a row, as the weights' 16 bytes are.
 DEVICE int hidden_offset(int j, int t) { return (j >> 1) * 64 + t * 16 + (j & 1) * 8; }
 
 // The warp's weights of a slot as A fragments; two row blocks share a tile.
@@ -129,7 +131,8 @@ DEVICE void slot_product(float (&acc)[ROW_BLOCKS][2], const Slot& f, const float
     for (int step = 0; step < 8; ++step)
 #pragma unroll
         for (int tile = 0; tile < TILES; ++tile)
-            mma_bf16(c[tile], f.a[tile][step][0], f.a[tile][step][1], f.a[tile][step][2], f.a[tile][step][3], h.b[step][0], h.b[step][1]);
+            mma_bf16(c[tile], f.a[tile][step][0], f.a[tile][step][1], f.a[tile][step][2], f.a[tile][step][3], h.b[step][0],
+                     h.b[step][1]);
 #pragma unroll
     for (int r = 0; r < ROW_BLOCKS; ++r)
         acc[r][0] += block_scale[r] * c[r / 2][(r & 1) * 2], acc[r][1] += block_scale[r] * c[r / 2][(r & 1) * 2 + 1];

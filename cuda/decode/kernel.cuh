@@ -1,16 +1,18 @@
 // A whole MoE layer for M <= MAX_M tokens in one launch. One thread block a multiprocessor, all resident at once.
 //
 //   producer   one warp: copies units of W13, then slices of W2, through one ring of STAGES stages (bulk copies)
-//   consumers  phase 1: a unit (8 gate rows + 8 up rows of one expert) against its tokens, k split over the warps
+//   consumers  phase 1: a unit (8 gate rows and 8 up rows of one expert, or 16 rows where there is no gate) against its
+//              tokens, k split over the warps
 //              phase 2: the out rows of this block: a warp takes one block of 128 k of one expert, all of the rows,
 //              and adds weight * W2 h to its own partial sums; in the end the block adds those and stores out
-//   finishers  three warps: add the consumers' parts of a unit, activate, store h (bf16) to global memory; then clear
-//              what the launch before left
+//   finishers  three warps: add the consumers' parts of a unit, activate, store h to global memory in 16-bit floats; then
+//              clear what the launch before left
 //
 // Every block sorts the routes for itself, so two tokens that share an expert read it once and no launch comes before.
-// h is its own flag: 0 is "not there yet" (a pair of zeros is stored as (-0, -0)), the two buffers alternate by launch,
-// and each launch clears what the one before it wrote. `state` is 256 bytes {u64 ticket; u32 used[2]} and two buffers
-// of `half` bytes, all zero before the first launch.
+// h is its own flag: 8 rows of a token are one 16-byte value, whose first word is 0 while it is not there (a pair of zeros
+// is stored as (-0, -0)). Two buffers alternate by launch, and each launch clears what the one before it wrote. `state` is
+// 256 bytes {u64 ticket; u32 used[2]: how many 16-byte values of each buffer were written} and two buffers of `half`
+// bytes, all zero before the first launch.
 // No atomics on data and a fixed order of every sum: equal inputs give equal bits.
 #pragma once
 #include "slots.cuh"
@@ -31,7 +33,8 @@ DEVICE void copy_unit(const Arguments& p, int expert, int within, u32 to, u32 fu
     bulk_copy(to + PIECE, low + (GATED ? (u64)UNITS * PIECE : PIECE), PIECE, full, policy);
 }
 
-DEVICE void copy_slices(const Routes& routes, const Arguments& p, const Work& work, int step, u32 to, u32 full, u64 policy, int lane) {
+DEVICE void copy_slices(const Routes& routes, const Arguments& p, const Work& work, int step, u32 to, u32 full, u64 policy,
+                        int lane) {
     const int experts = min(STAGE_EXPERTS, routes.distinct - step * STAGE_EXPERTS);
     if (lane == 0) barrier_expect(full, experts * work.row_blocks * (ROW_BLOCK_BYTES + ROW_BLOCK_SCALES));
     __syncwarp();
@@ -45,14 +48,16 @@ DEVICE void copy_slices(const Routes& routes, const Arguments& p, const Work& wo
     __syncwarp();
 }
 
-constexpr int RING_IS_READY = 3, READY_WARPS = STAGES + 2;  // a named barrier, and who meets there
+// Named barriers: the consumers; all warps (ONE_WARP); and the producer with the warps that make its barriers.
+constexpr int SUMS_ARE_WRITTEN = 1, ROUTES_ARE_LISTED = 2, RING_IS_READY = 3;
+constexpr int READY_WARPS = STAGES + 2;
 
 // At most DEPTH stages are under way: what is asked for later would only slow down what is needed first.
 DEVICE void produce(const Routes& routes, const Arguments& p, const Work& work, Ring ring, int lane) {
     const u64 policy = streaming_policy();
     Ring landed = ring;
     const int units = work.unit_last - work.unit_first, items = units + work.stages;
-    // The ring is empty: the lanes ask for the first units together.
+    // The ring is empty: the lanes ask for the first units together, before the others' barriers are ready.
     const int filled = min(min(STAGES, DEPTH), units);
     if (lane < filled) {
         const int unit = work.unit_first + lane;
@@ -80,24 +85,24 @@ DEVICE void produce(const Routes& routes, const Arguments& p, const Work& work, 
 // Clear what the launch before this one wrote; the next one writes there.
 DEVICE void clear_old(const Arguments& p, int parity, int distinct, int thread) {
     u32* const used = (u32*)(p.state + 8);
-    uint4* const old = (uint4*)(p.state + 256 + (parity ^ 1) * p.half);
-    const u32 words = used[parity ^ 1];
-    for (u32 i = blockIdx.x * FINISHERS * 32 + thread; i < words; i += BLOCKS * FINISHERS * 32) old[i] = make_uint4(0, 0, 0, 0);
+    uint4* const old = (uint4*)hidden_buffer(p, parity ^ 1);
+    const u32 values = used[parity ^ 1];
+    for (u32 i = blockIdx.x * FINISHERS * 32 + thread; i < values; i += BLOCKS * FINISHERS * 32) old[i] = make_uint4(0, 0, 0, 0);
     const u32 rows = COLUMN_IS_TOKEN ? distinct * MAX_M : p.tokens * TOP_K;
     if (blockIdx.x == 0 && thread == 0) used[parity] = rows * (I * 2 / 16);
 }
 
-// What a launch reads first, on its way into the shared cache while the launch before is still at work; from every block,
-// since the translations of the addresses are kept by each multiprocessor.
+// What a launch reads first, on its way into L2 while the launch before is still at work; from every block, since the
+// translations of the addresses are kept by each multiprocessor.
 DEVICE void prefetch_inputs(const Arguments& p, int lane) {
     const u32 ids = p.tokens * TOP_K * (ID_64 ? 8 : 4), weights = p.tokens * TOP_K * (ROUTE_WEIGHT == 2 ? 4 : 2);
-    for (u32 at = lane * 128; at < ids; at += 32 * 128) prefetch_shared_cache((const u8*)p.ids + at);
-    for (u32 at = lane * 128; at < weights; at += 32 * 128) prefetch_shared_cache((const u8*)p.weights + at);
-    if (lane == 0) prefetch_shared_cache(p.state), prefetch_shared_cache(p.x);
+    for (u32 at = lane * 128; at < ids; at += 32 * 128) prefetch_l2((const u8*)p.ids + at);
+    for (u32 at = lane * 128; at < weights; at += 32 * 128) prefetch_l2((const u8*)p.weights + at);
+    if (lane == 0) prefetch_l2(p.state), prefetch_l2(p.x);
 }
 
-// Each takes some 70 clocks, so the warps share them: the producer makes those that its first copies need, warp w the one
-// that gives stage w back, a finisher those of the partial sums.
+// A barrier takes some 70 clocks to make, so the warps share them: the producer makes those that its first copies need, warp
+// w the one that gives stage w back, a finisher those of the partial sums.
 static_assert(STAGES <= CONSUMERS, "a warp for each stage's barrier");
 DEVICE void init_barriers(Shared& s, int warp, int lane) {
     if (warp != PRODUCER && warp >= STAGES && warp != FINISHER + 2) return;
@@ -146,13 +151,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         stamp(p, 1);
         if (warp == PRODUCER) {
             list_experts(s.routes, p, lane);
-            named_arrive<2, THREADS>();
+            named_arrive<ROUTES_ARE_LISTED, THREADS>();
         } else {
             if (warp == FINISHER) list_members(s.routes, p, lane);
             if (warp == FINISHER + 1 && lane == 0) s.routes.parity = take_parity(p);
             if (warp < CONSUMERS) load_token_columns(columns, p, warp, lane);
             __syncwarp();
-            named_sync<2, THREADS>();
+            named_sync<ROUTES_ARE_LISTED, THREADS>();
         }
     } else {
         wait_for_predecessor();
@@ -169,18 +174,18 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             produce(s.routes, p, work, ring, lane);
             stamp(p, 10, PRODUCER * 32);
         } else {
-            finish(s, work, (u16*)(state + 256 + s.routes.parity * half), warp - FINISHER, lane);
+            finish(s, work, (u16*)hidden_buffer(p, s.routes.parity), warp - FINISHER, lane);
             clear_old(p, s.routes.parity, s.routes.distinct, thread - FINISHER * 32);
         }
         return;
     }
-    u16* const h = (u16*)(state + 256 + s.routes.parity * half);
+    const u16* const h = (const u16*)hidden_buffer(p, s.routes.parity);
     let_successor_start();
     consume_units(s, p, work, ring, columns, warp, lane);
     stamp(p, 4);
     consume_slots(s, p, work, ring, h, warp, lane);
     stamp(p, 7);
-    named_sync<1, CONSUMER_THREADS>();
+    named_sync<SUMS_ARE_WRITTEN, CONSUMER_THREADS>();
     store_out(s, p, work, thread);
     stamp(p, 8);
 }

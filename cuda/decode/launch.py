@@ -1,7 +1,7 @@
 """Launching the decode kernels: the variant for a call, the hand-off state of a device, the arguments.
 
 The state (a launch counter and two buffers through which phase 1 hands h to phase 2) must start as zeros and is left
-ready by every launch, so it is not a caller's scratch buffer: it belongs to the device, one for each variant's size.
+ready by every launch, so it is not a caller's scratch buffer: it belongs to the device, one for each size.
 Calls on a device have to follow each other in stream order, as a model's layers do.
 """
 
@@ -27,7 +27,7 @@ _states: dict[tuple[int, int], torch.Tensor] = {}
 
 
 class CaptureError(RuntimeError):
-    """A CUDA graph is being captured and the kernel's state does not exist yet."""
+    """A CUDA graph is being captured and the variant for this call is not loaded yet."""
 
 
 def unit(chosen: Plan) -> jit.Program:
@@ -71,8 +71,9 @@ def warm(shape: Shape, tokens: int, device: int) -> None:
 class Bound:
     """A layer's weights bound to the kernels: what is left to do in a call is a few checks and one launch.
 
-    `weights` are (w13, w13_scale, w2, w2_scale) in the order that the kernel reads, contiguous on one card. For eager
-    decoding without an operator's checks; under a graph there is nothing to gain.
+    `weights` are (w13, w13_scale, w2, w2_scale) in the order that the kernel reads, contiguous on one card and on 16
+    bytes (FP8 scales: anywhere), else BadArgument. For eager decoding without an operator's checks; under a graph there
+    is nothing to gain.
     """
 
     def __init__(self, shape: Shape, weights: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]) -> None:

@@ -73,14 +73,14 @@ def pack_rows(packed: torch.Tensor, kind: str) -> torch.Tensor:
 def unpack_rows(packed: torch.Tensor, kind: str) -> torch.Tensor:
     """The inverse of pack_rows."""
     rows, half = packed.shape
-    units, pair, _ = sorted_shape(rows, kind)
+    units, pair, _ = _packed_shape(rows, kind)
     values = torch.stack((packed & 15, packed >> 4), dim=-1).view(units, half // 64, pair, 8, 4, 4, 8)
     values = values[..., list(_VALUES)].permute(0, 2, 3, 1, 5, 4, 6)  # unit, half, g, block, j, t, value
     values = _to_units(values, kind).reshape(-1, 2)
     return (values[:, 0] | (values[:, 1] << 4)).view(rows, half)
 
 
-def sorted_shape(rows: int, kind: str) -> tuple[int, int, int]:
+def _packed_shape(rows: int, kind: str) -> tuple[int, int, int]:
     """(units, halves, 8) of the packed order."""
     return (rows // 8, 1, 8) if kind == "single" else (rows // 16, 2, 8)
 
@@ -95,6 +95,6 @@ def pack_scales(scale: torch.Tensor, kind: str) -> torch.Tensor:
 def unpack_scales(scale: torch.Tensor, kind: str) -> torch.Tensor:
     """The inverse of pack_scales."""
     rows, groups = scale.shape
-    units, pair, _ = sorted_shape(rows, kind)
+    units, pair, _ = _packed_shape(rows, kind)
     view = scale.view(units, groups, 8, pair).permute(0, 3, 2, 1)
     return _to_units(view, kind).reshape(rows, groups)

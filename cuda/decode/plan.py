@@ -1,7 +1,7 @@
 """Sizes of a compiled variant: how the rows of W2 are dealt out, how deep the ring is, how much shared memory it takes.
 
-Pure arithmetic, so that `supports` answers on a machine without a GPU; kernel.cuh computes the same from the defines
-and asserts what it relies on.
+Pure arithmetic, so that `supports` answers on a machine without a GPU; shape.cuh and block.cuh compute what follows
+from the defines and assert what they rely on.
 """
 
 from __future__ import annotations
@@ -9,18 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
-CONSUMERS = {4: 12, 16: 12, 64: 12}  # MAX_M -> warps that compute (their partial sums are what limits them)
-OTHERS = 4  # a producer and three finishers
-PARTIALS = 2
-DEPTH = {4: 2, 8: 2}  # bits -> stages under way at once,
-FEW_DEPTH = {4: 2, 8: 3}  # and where columns are tokens
-BLOCK_SHARED = 227 << 10  # bytes of shared memory one block may take on sm_90
-MAX_STAGES = 12
-BUCKETS = tuple(CONSUMERS)  # MAX_M of the compiled variants
+BUCKETS = (4, 16, 64)  # MAX_M of the compiled variants
 MAX_TOKENS = BUCKETS[-1]
-STATE_HEADER = 256
-STRICT = False  # True for compute-sanitizer's racecheck: every lane arrives at barriers (kernel.cuh)
+CONSUMERS = 12  # warps that compute; 16 and 24 were no faster
+OTHERS = 4  # a producer and three finishers
+PARTIALS = 2  # buffers between consumers and finishers
+# bits -> stages under way at once: more, and what is needed first arrives later (docs/cuda.md).
+DEPTH = {4: 2, 8: 2}  # where an expert's columns are its list of tokens
+FEW_DEPTH = {4: 2, 8: 3}  # where columns are tokens
+BLOCK_SHARED = 227 << 10  # bytes of shared memory one block may take on sm_90
+MAX_STAGES = 12  # a consumer warp makes each stage's barrier
+STATE_HEADER = 256  # bytes of the state before its buffers (kernel.cuh)
+STRICT = False  # True for compute-sanitizer's racecheck: every lane arrives at barriers (block.cuh)
 _ALIGN = 128
+# Numbers of types in the defines SCALE and ROUTE_WEIGHT.
 DTYPES = {"bfloat16": 0, "float16": 1, "float32": 2}
 
 
@@ -44,7 +46,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Plan:
-    """A variant: its defines, its shared memory, and how many stages are in flight."""
+    """A variant: its sizes (as in shape.cuh), its defines, its shared memory and its state."""
 
     shape: Shape
     max_tokens: int
@@ -105,49 +107,41 @@ def bucket(tokens: int) -> int:
 
 
 @cache
-def plan(shape: Shape, max_tokens: int, blocks: int, consumers: int = 0) -> Plan:
+def plan(shape: Shape, max_tokens: int, blocks: int) -> Plan:
     """The variant for `max_tokens` (one of BUCKETS) on a chip with `blocks` multiprocessors. Raises NoPlan."""
-    consumers = consumers or CONSUMERS[max_tokens]
-    _check(shape, consumers)
+    _check(shape)
     inter_blocks = shape.intermediate_size // 128
     row_blocks = -(-shape.hidden_size // 8 // blocks)
     unit = _unit_bytes(shape)
-    experts = _stage_experts(consumers, inter_blocks, row_blocks * _row_block_bytes(shape), unit)
+    experts = _stage_experts(inter_blocks, row_blocks * _row_block_bytes(shape), unit)
     stage = _round(max(unit, experts * row_blocks * _row_block_bytes(shape)))
-    fixed = _round(_shared_struct(shape, max_tokens, consumers, row_blocks))
+    fixed = _round(_shared_struct(shape, max_tokens, row_blocks))
     stages = min(MAX_STAGES, (BLOCK_SHARED - fixed) // stage)
     if stages < 2:
         raise NoPlan(
             f"hidden_size {shape.hidden_size}, intermediate_size {shape.intermediate_size}: two stages of {stage} "
             f"bytes and {fixed} bytes of sums exceed the {BLOCK_SHARED} bytes of shared memory"
         )
+    depth = (FEW_DEPTH if columns_are_tokens(max_tokens) else DEPTH)[shape.bits]
     return Plan(
-        shape,
-        max_tokens,
-        blocks,
-        consumers,
-        row_blocks,
-        experts,
-        stage,
-        stages,
-        min(stages, (FEW_DEPTH if columns_are_tokens(max_tokens) else DEPTH)[shape.bits]),
-        stages * stage + fixed,
-    )
+        shape, max_tokens, blocks, CONSUMERS, row_blocks, stage_experts=experts, stage_bytes=stage, stages=stages,
+        depth=min(stages, depth), shared_bytes=stages * stage + fixed,
+    )  # fmt: skip
 
 
-def _stage_experts(consumers: int, inter_blocks: int, expert_bytes: int, unit_bytes: int) -> int:
-    """How many experts' slices of W2 make a stage: all warps busy, and no larger than a unit of W13 where possible."""
-    fitting = [n for n in range(1, consumers // inter_blocks + 1) if n == 1 or n * expert_bytes <= unit_bytes]
-    return max(fitting, key=lambda n: (consumers // (n * inter_blocks) * n, n))
+def _stage_experts(inter_blocks: int, expert_bytes: int, unit_bytes: int) -> int:
+    """How many experts' slices of W2 make a stage: most warps busy, and no larger than a unit of W13 where possible."""
+    fitting = [n for n in range(1, CONSUMERS // inter_blocks + 1) if n == 1 or n * expert_bytes <= unit_bytes]
+    return max(fitting, key=lambda n: (CONSUMERS // (n * inter_blocks) * n, n))
 
 
-def _check(shape: Shape, consumers: int) -> None:
+def _check(shape: Shape) -> None:
     for name, size in (("hidden_size", shape.hidden_size), ("intermediate_size", shape.intermediate_size)):
         if size % 128 or size <= 0:
             raise NoPlan(f"{name} {size}: wanted a multiple of 128")
-    if shape.intermediate_size > 128 * consumers:
-        raise NoPlan(f"intermediate_size {shape.intermediate_size}: at most {128 * consumers}, 128 a warp")
-    threads = (consumers + OTHERS) * 32
+    if shape.intermediate_size > 128 * CONSUMERS:
+        raise NoPlan(f"intermediate_size {shape.intermediate_size}: at most {128 * CONSUMERS}, 128 a warp")
+    threads = (CONSUMERS + OTHERS) * 32
     if shape.num_experts > threads:
         raise NoPlan(f"num_experts {shape.num_experts}: at most {threads}, one a thread")
     if shape.group_size not in (32, 64, 128):
@@ -172,14 +166,14 @@ def _row_block_bytes(shape: Shape) -> int:
     return rows if shape.bits == 8 else rows + 8 * shape.intermediate_size // shape.group_size * _scale_bytes(shape)
 
 
-def _shared_struct(shape: Shape, max_tokens: int, consumers: int, row_blocks: int) -> int:
-    """sizeof(Shared) of kernel.cuh, with room for its padding."""
+def _shared_struct(shape: Shape, max_tokens: int, row_blocks: int) -> int:
+    """At least sizeof(Shared) of block.cuh: every array that a variant may use, and room for padding."""
     routes, experts = max_tokens * shape.top_k, shape.num_experts
     distinct = min(routes, experts)
     lists = distinct * 4 * (1 + max_tokens) if columns_are_tokens(max_tokens) else routes * 6 + (distinct + 1) * 4
     parts = (
-        16 * (MAX_STAGES + PARTIALS), PARTIALS * consumers * 129 * 4, consumers * max_tokens * row_blocks * 8 * 4,
-        experts * 8, routes * (4 + 4), distinct * 2, lists, 4 * (consumers + OTHERS + 1), 8,
+        16 * (MAX_STAGES + PARTIALS), PARTIALS * CONSUMERS * 129 * 4, CONSUMERS * max_tokens * row_blocks * 8 * 4,
+        experts * 8, routes * (4 + 4), distinct * 2, lists, 4 * (CONSUMERS + OTHERS + 1), 2 * 4,
     )  # fmt: skip
     return sum(parts) + 64
 

@@ -14,7 +14,7 @@ constexpr long long SPIN_LIMIT = 10000000000LL;
 
 struct Spin {
     long long start = 0;
-    __device__ __forceinline__ void once() {
+    DEVICE_MEMBER void once() {
         const long long now = clock64();
         if (start == 0) start = now;
         if (now - start > SPIN_LIMIT) asm volatile("trap;");
@@ -30,7 +30,7 @@ DEVICE u32 kept(u32 value) {
 
 DEVICE u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
 
-// ---- mbarriers
+// ---- barriers in shared memory (mbarrier)
 DEVICE void barrier_init(u32 barrier, u32 count) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
@@ -49,6 +49,7 @@ DEVICE bool barrier_try(u32 barrier, u32 parity) {
         : "memory");
     return done != 0;
 }
+// Out of line: the loops that wait stay small.
 static __device__ __noinline__ void barrier_wait_long(u32 barrier, u32 parity) {
     Spin spin;
     while (!barrier_try(barrier, parity)) spin.once();
@@ -56,17 +57,20 @@ static __device__ __noinline__ void barrier_wait_long(u32 barrier, u32 parity) {
 DEVICE void barrier_wait(u32 barrier, u32 parity) {
     if (!barrier_try(barrier, parity)) barrier_wait_long(barrier, parity);
 }
+// Makes fresh barriers known to the copy engine.
 DEVICE void fence_barrier_init() {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-template <int ID, int THREADS>
+
+// ---- named barriers: number ID, of which COUNT threads arrive in all
+template <int ID, int COUNT>
 DEVICE void named_sync() {
-    asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+    asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(COUNT) : "memory");
 }
-template <int ID, int THREADS>
+template <int ID, int COUNT>
 DEVICE void named_arrive() {
-    asm volatile("bar.arrive %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
+    asm volatile("bar.arrive %0, %1;" ::"n"(ID), "n"(COUNT) : "memory");
 }
 
 // ---- programmatic dependent launch: both are empty where the launch did not ask for it
@@ -74,6 +78,7 @@ DEVICE void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "me
 DEVICE void let_successor_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 
 // ---- bulk asynchronous copy, global -> shared; sizes and addresses are multiples of 16 bytes
+// Weights are read once: they leave L2 first.
 DEVICE u64 streaming_policy() {
     u64 policy;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
@@ -88,6 +93,13 @@ DEVICE void bulk_copy(u32 to, const void* from, u32 bytes, u32 barrier, u64 poli
 }
 
 // ---- loads and stores
+DEVICE uint4 load_global(const void* pointer) {
+    uint4 v;
+    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(pointer));
+    return v;
+}
 DEVICE uint4 load_shared(u32 address) {
     uint4 v;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -110,7 +122,7 @@ DEVICE void store_relaxed(void* pointer, uint4 v) {
     asm volatile("{ .reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.gpu.global.b128 [%0], v; }" ::"l"(pointer), "l"(low), "l"(high)
                  : "memory");
 }
-DEVICE void store_shared(u32 address, float value) {
+DEVICE void store_shared_float(u32 address, float value) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
 DEVICE float load_shared_float(u32 address) {
@@ -118,36 +130,33 @@ DEVICE float load_shared_float(u32 address) {
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
     return v;
 }
-// (a & mask) | bits in one instruction; left to itself the compiler makes two of it.
+DEVICE void prefetch_l1(const void* pointer) { asm volatile("prefetch.global.L1 [%0];" ::"l"(pointer)); }
+// A later write by anybody is seen in L2: allowed before the predecessor's results are waited for.
+DEVICE void prefetch_l2(const void* pointer) { asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer)); }
+
+// ---- bits
+// (a & MASK) | bits in one instruction; left to itself the compiler makes two of it.
 template <u32 MASK>
 DEVICE u32 and_or(u32 a, u32 bits) {
     u32 d;
     asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(d) : "r"(a), "n"(MASK), "r"(bits));
     return d;
 }
-// Into L2, where a later write by anybody is seen: allowed before the predecessor's results are waited for.
-DEVICE void prefetch_shared_cache(const void* pointer) { asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer)); }
-DEVICE void prefetch(const void* pointer) { asm volatile("prefetch.global.L1 [%0];" ::"l"(pointer)); }
-DEVICE uint4 load_global(const void* pointer) {
-    uint4 v;
-    asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(pointer));
-    return v;
-}
-
-// ---- conversions
+// Of both 16-bit halves the greater, as unsigned integers.
 DEVICE u32 greater_halves(u32 a, u32 b) {
     u32 d;
     asm("max.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
     return d;
 }
+// Nibble i of ORDER says which of the 8 bytes (a: 0 to 3, b: 4 to 7) becomes byte i.
 template <u32 ORDER>
 DEVICE u32 permute(u32 a, u32 b) {
     u32 d;
     asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "n"(ORDER));
     return d;
 }
+
+// ---- conversions; of a pair, `low` goes into the lower half
 DEVICE u32 bf16_pair(float low, float high) {
     u32 d;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
@@ -171,8 +180,8 @@ DEVICE float float_of_half(u16 v) {
     return d;
 }
 
-// ---- tensor cores. Lane = 4 * g + t. A: a0 (row g, k 2t..), a1 (row g + 8), a2 (row g, k 8 + 2t..), a3; B: column g,
-// b0 (k 2t..), b1 (k 8 + 2t..); C: c0, c1 (row g, columns 2t, 2t + 1), c2, c3 (row g + 8).
+// ---- tensor cores. Lane = 4g + t. A: a0 (row g, k 2t..), a1 (row g + 8), a2 (row g, k 8 + 2t..), a3 (row g + 8);
+// B: column g, b0 (k 2t..), b1 (k 8 + 2t..); C: c0, c1 (row g, columns 2t, 2t + 1), c2, c3 (row g + 8).
 DEVICE void mma_bf16(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -185,14 +194,13 @@ DEVICE void mma_half(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 
         : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-// k is counted in fours (a0: k 4t..4t+3, a2: k 16 + 4t..); A has no sign, B has one.
+// 8-bit operands: k is counted in fours (a0: k 4t..4t+3, a2: k 16 + 4t..). Here A has no sign, B has one.
 DEVICE void mma_u8s8(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm(
         "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-// 8-bit operands: k is counted in fours (a0: k 4t..4t+3, a2: k 16 + 4t..).
 DEVICE void mma_e4m3(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
     asm(
         "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

@@ -1,28 +1,31 @@
-// Sorting the routes by expert, inside the kernel: who is needed (`expert`), and for each the tokens that want it and their
+// Sorting the routes by expert, inside the kernel: which experts are needed, and for each the tokens that want it and their
 // weights. An id out of range is dropped; an expert that a token lists twice is one route with the sum of the weights.
 #pragma once
 #include "shape.cuh"
 
 constexpr int ROUTES = MAX_M * TOP_K;
 constexpr int MOST_DISTINCT = ROUTES < E ? ROUTES : E;
-// Up to 8 tokens the columns of every product are the tokens themselves, whatever an expert's own are: activations are
-// loaded once, h has a row for each pair of (expert in the list, token), sums of phase 2 stay in registers. With more, an
-// expert's columns are its own list of tokens, 8 at a time.
+// Where MAX_M is at most 8, the columns of every product are the tokens themselves, whatever an expert's own are:
+// activations are loaded once, h has a row for each pair of (expert in the list, token), sums of phase 2 stay in registers.
+// Else an expert's columns are its own list of tokens, 8 at a time, and h has a row for each route.
 constexpr bool COLUMN_IS_TOKEN = MAX_M <= 8;
 constexpr bool ONE_WARP = COLUMN_IS_TOKEN && ROUTES <= 32;  // a lane a route: no barrier among warps
 
+// What a variant does not use is one element, so that the code that would use it compiles.
 struct Routes {
-    int parity;
-    u64 mask[ONE_WARP ? 1 : E];  // tokens that want an expert
+    int parity;  // not of the routes: which buffer of h this launch uses
+    // What sort_in_a_block works with: tokens that want an expert (bits), routes as they came, sums of the warps.
+    u64 mask[ONE_WARP ? 1 : E];
     float raw_weight[ONE_WARP ? 1 : ROUTES];
     int id[ONE_WARP ? 1 : ROUTES];
     int scan[THREADS / 32 + 1];
+    // The result: the list of experts. The other arrays are indexed by place in it.
     u16 expert[MOST_DISTINCT];
     int distinct;
     // COLUMN_IS_TOKEN: tokens that want an expert (bits), and their weights (of other tokens whatever was there)
     u32 members[COLUMN_IS_TOKEN ? MOST_DISTINCT : 1];
     float dense[COLUMN_IS_TOKEN ? MOST_DISTINCT : 1][COLUMN_IS_TOKEN ? MAX_M : 1];
-    // else: lists of tokens and weights, and where an expert's begins
+    // else: weights and tokens, expert after expert, and where an expert's begin
     float weight[COLUMN_IS_TOKEN ? 1 : ROUTES];
     int offset[COLUMN_IS_TOKEN ? 1 : MOST_DISTINCT + 1];
     u16 token[COLUMN_IS_TOKEN ? 1 : ROUTES];
@@ -49,7 +52,7 @@ DEVICE u32 lanes_with(int id) {
     return id >= 0 ? same : 0;
 }
 
-// ONE_WARP, the producer: the list of experts, in order of first mention, and nothing more: it is waited for.
+// ONE_WARP, the producer: the list of experts, in order of first mention, and nothing more: all wait for it.
 DEVICE void list_experts(Routes& r, const Arguments& p, int lane) {
     const int id = lane < p.tokens * TOP_K ? route_id(p, lane) : -1;
     const u32 below = (1u << lane) - 1, same = lanes_with(id);
@@ -62,7 +65,7 @@ DEVICE void list_experts(Routes& r, const Arguments& p, int lane) {
 
 // ONE_WARP, a finisher meanwhile: each expert's tokens and weights, in the same order.
 DEVICE void list_members(Routes& r, const Arguments& p, int lane) {
-    constexpr u32 ONE_TOKEN = TOP_K == 32 ? ~0u : (1u << TOP_K) - 1;
+    constexpr u32 ONE_TOKEN = TOP_K == 32 ? ~0u : (1u << TOP_K) - 1;  // the lanes of token 0
     const bool there = lane < p.tokens * TOP_K;
     const int id = there ? route_id(p, lane) : -1, token = lane / TOP_K;
     const float raw = there ? route_weight(p, lane) : 0.f;
@@ -71,7 +74,7 @@ DEVICE void list_members(Routes& r, const Arguments& p, int lane) {
     float sum = 0.f;
 #pragma unroll
     for (int k = 0; k < TOP_K; ++k) {
-        const int from = (token * TOP_K + k) & 31;
+        const int from = (token * TOP_K + k) & 31;  // & 31: lanes behind the last token, which do not count
         const float w = __shfl_sync(~0u, raw, from);
         if (same >> from & 1) sum += w;
     }
@@ -85,11 +88,11 @@ DEVICE void list_members(Routes& r, const Arguments& p, int lane) {
     r.dense[d][token] = sum;
 }
 
-// All warps sort together: order of the ids. What came before the launch is waited for here.
+// Not ONE_WARP: all warps sort together; the list is in the order of the ids.
 DEVICE void sort_in_a_block(Routes& r, const Arguments& p, int thread) {
     const int routes = p.tokens * TOP_K;
     for (int e = thread; e < E; e += THREADS) r.mask[e] = 0;
-    wait_for_predecessor();
+    wait_for_predecessor();  // again, which costs nothing: the kernel has waited before it calls
     for (int i = thread; i < routes; i += THREADS) r.id[i] = route_id(p, i), r.raw_weight[i] = route_weight(p, i);
     __syncthreads();
     for (int i = thread; i < routes; i += THREADS)
@@ -97,7 +100,7 @@ DEVICE void sort_in_a_block(Routes& r, const Arguments& p, int thread) {
     __syncthreads();
     const u64 mask = thread < E ? r.mask[thread] : 0;
     const int count = __popcll(mask), lane = thread & 31, warp = thread >> 5;
-    int scan = count | (count != 0) << 16;
+    int scan = count | (count != 0) << 16;  // two prefix sums in one: routes, and experts before this one
     const int own = scan;
 #pragma unroll
     for (int d = 1; d < 32; d *= 2) {

@@ -1,9 +1,21 @@
-// Sizes of one compiled variant, all known at compile time. The host (plan.py) chooses them.
-//   H, I, E, TOP_K, GROUP   the layer;  MAX_M  the bucket of M;  BLOCKS  grid size (one block a multiprocessor)
-//   GATED, RELU2            the activation;  HALF_X  x and out are fp16, else bf16;  SCALE  0 bf16, 1 fp16, 2 fp32
-//   CONSUMERS   warps that compute;  ROW_BLOCKS  most 8-row blocks of W2 that one thread block owns
-//   STAGE_EXPERTS, STAGE_BYTES, STAGES, DEPTH  the ring;  PARTIALS  buffers between the consumers and the finishers;
-//   SHARED_ROOM  bytes of shared memory behind the ring
+// Sizes of one compiled variant, known at compile time: defines that the host (plan.py) chooses.
+//
+//   H, I, E, TOP_K       the layer: hidden size, intermediate size, experts, routes of a token
+//   GROUP                values of k that share a scale (FP8: 128)
+//   MAX_M                the most tokens of a launch
+//   BLOCKS               the grid: one thread block a multiprocessor
+//   GATED, RELU2         the activation: silu (RELU2: relu squared) of the gate, times up where GATED
+//   HALF_X               16-bit floats outside the kernel (x of 4-bit weights, out) are fp16, else bf16
+//   SCALE, ROUTE_WEIGHT  types of 4-bit weights' scales and of the routes' weights: 0 bf16, 1 fp16, 2 fp32
+//   ID_64                the routes' ids are int64, else int32
+//   CONSUMERS            warps that compute
+//   PARTIALS             buffers between them and the finishers
+//   STAGES, STAGE_BYTES  the ring
+//   DEPTH                stages under way at once
+//   STAGE_EXPERTS        experts whose slices of W2 make a stage
+//   ROW_BLOCKS           the most 8-row blocks of W2 that one thread block owns
+//   SHARED_ROOM          bytes of shared memory behind the ring
+//   STRICT, TRACE        for tools: block.cuh
 #pragma once
 #include "ptx.cuh"
 
@@ -11,33 +23,35 @@ constexpr int FINISHERS = 3;
 constexpr int PRODUCER = CONSUMERS, FINISHER = CONSUMERS + 1;  // warp numbers
 constexpr int CONSUMER_THREADS = CONSUMERS * 32;
 constexpr int THREADS = CONSUMER_THREADS + 32 + FINISHERS * 32;
-constexpr int UNITS = GATED ? I / 8 : I / 16;  // units of W13 an expert: 8 gate rows and 8 up rows, or 16 rows
-constexpr int H_BLOCKS = H / 128, I_BLOCKS = I / 128;
+constexpr int UNITS = GATED ? I / 8 : I / 16;                // of an expert: 8 gate and 8 up rows each, or 16 rows
+constexpr int H_BLOCKS = H / 128, I_BLOCKS = I / 128;        // 128-wide blocks of k: of W13, of W2
 constexpr int OUT_BLOCKS = H / 8;                            // 8-row blocks of W2
 constexpr int OWN = (H_BLOCKS + CONSUMERS - 1) / CONSUMERS;  // 128-wide blocks of k of a unit that a warp takes
 constexpr int STAGE_WARPS = STAGE_EXPERTS * I_BLOCKS;        // warps that work on one stage of W2, each a block of k
 constexpr int TEAMS = CONSUMERS / STAGE_WARPS;               // stages of W2 that are worked on at once
 constexpr int OUT_ROWS = ROW_BLOCKS * 8;
+constexpr int STATE_HEADER = 256;                            // bytes of `state` before its buffers (kernel.cuh)
 static_assert(TEAMS >= 1, "a stage has a warp for each block of k");
 static_assert(CONSUMERS % 4 == 0, "finish_column adds the warps' parts by quarters");
-static_assert(H % 128 == 0 && I % 128 == 0 && E <= THREADS && MAX_M <= 64, "supports() refuses the rest");
+static_assert(H % 128 == 0 && I % 128 == 0 && E <= THREADS && MAX_M <= 64, "plan.py refuses the rest");
 
 struct Arguments {
-    const u8* x;        // bf16/fp16 [M, H], or e4m3
-    const float* xs;    // scales of x (FP8 only)
-    const u8* w13;
+    const u8* x;      // [tokens, H], 16-bit floats, or e4m3 with
+    const float* xs;  // its scales, one for 128 values
+    const u8* w13;    // weights and scales lie as u4.cuh and fp8_block.cuh say
     const u8* s13;
     const u8* w2;
     const u8* s2;
-    const void* ids;
+    const void* ids;  // [tokens, TOP_K], contiguous, as are
     const void* weights;
-    u16* out;
-    u8* state;          // see kernel.cuh
-    u64 half;           // bytes of one of its two buffers
-    int tokens, x_stride, xs_token, xs_group, out_stride;
+    u16* out;   // [tokens, H], 16-bit floats
+    u8* state;  // kernel.cuh
+    u64 half;   // bytes of one of its two buffers
+    int tokens;
+    int x_stride, xs_token, xs_group, out_stride;  // in elements
 };
 
-// h of up to 8 tokens, one block of 128 k, as B fragments.
+// h of up to 8 tokens, one block of 128 k, as B fragments of 8 steps of 16.
 struct Hidden {
     u32 b[8][2];
 };

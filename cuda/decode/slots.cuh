@@ -1,20 +1,22 @@
 // Phase 2: a warp takes one block of 128 k of one expert, all out rows of this thread block, and waits for that part of h.
+// The consumers are TEAMS teams that take turns at the stages; in a stage, a warp for each block of k of each expert.
 //
-// Where columns are tokens (routes.cuh), what an expert's other columns hold is left out and the sums stay in registers until
-// the end. Else the sums lie in shared memory, found by token.
+// Where columns are tokens (routes.cuh), the columns of tokens that do not want the expert are left out and the sums stay in
+// registers until the end. Else the sums lie in shared memory, found by token.
 #pragma once
 #include "block.cuh"
 
-// Few tokens and few stages: W2 is in shared memory before h is, so its values become fragments while h is waited for. Else
-// h of the next job is on its way while this one is worked on (FP8, and lists of tokens), or is asked for after the products.
+// When a turn's h is asked for, and what is done first. EARLY (few tokens, few stages): W2 is in shared memory before h is
+// there, so its values become fragments while h is waited for. LOOK_AHEAD (lists of tokens, and FP8): h of the next turn is
+// on its way during this one's products. Without LOOK_AHEAD it is asked for behind them: that takes fewer registers.
 constexpr bool EARLY = COLUMN_IS_TOKEN && STAGE_EXPERTS > 1;
 constexpr bool LOOK_AHEAD = !EARLY && (!COLUMN_IS_TOKEN || !SCALES_IN_RING);
 
 // What a warp does in one go: its block of k of one expert against 8 columns.
 struct Turn {
-    int step, expert;  // stage, and place in the list of experts
-    u32 members;       // COLUMN_IS_TOKEN: the expert's tokens
-    int first, count;  // else: the expert's rows of h,
+    int step, expert;  // which stage of W2, and place in the list of experts
+    u32 members;       // COLUMN_IS_TOKEN: the expert's tokens (bits)
+    int first, count;  // else: its routes,
     int chunk;         // and which 8 of them are the columns
     DEVICE_MEMBER bool works() const { return COLUMN_IS_TOKEN ? members != 0 : count != 0; }
 };
@@ -33,7 +35,8 @@ DEVICE Turn turn_after(const Turn& turn, const Routes& routes, int slot, int dis
     return same;
 }
 
-// The row of h of a lane's column. A column without a token reads the row of another: it is not used, no select is needed.
+// The row of h of a column. One without a token reads the row of another, which is there: no select, and what comes out is
+// not used.
 DEVICE int row_of(const Turn& turn, int column) {
     if (COLUMN_IS_TOKEN) return turn.expert * MAX_M + (turn.members >> column & 1 ? column : __ffs(turn.members) - 1);
     return turn.first + min(turn.chunk + column, turn.count - 1);
@@ -76,7 +79,7 @@ DEVICE void add_up(Sums& sums, const Routes& routes, const Turn& turn, const flo
 #pragma unroll
             for (int r = 0; r < ROW_BLOCKS; ++r) old[r] = load_shared_float(to + r * 32);
 #pragma unroll
-            for (int r = 0; r < ROW_BLOCKS; ++r) store_shared(to + r * 32, fmaf(w, acc[r][c], old[r]));
+            for (int r = 0; r < ROW_BLOCKS; ++r) store_shared_float(to + r * 32, fmaf(w, acc[r][c], old[r]));
         }
     }
 }
@@ -87,7 +90,8 @@ DEVICE void load_block_scales(float (&scale)[ROW_BLOCKS], const Arguments& p, co
     for (int r = 0; r < ROW_BLOCKS; ++r) scale[r] = scales[min(work.row_first + r, OUT_BLOCKS - 1) / 16 * I_BLOCKS];
 }
 
-DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring& ring, const u16* hidden_rows, int warp, int lane) {
+DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring& ring, const u16* hidden_rows, int warp,
+                          int lane) {
     const Routes& routes = s.routes;
     const int team = warp / STAGE_WARPS, slot = warp % STAGE_WARPS / I_BLOCKS, block = warp % I_BLOCKS;
     const int distinct = team < TEAMS ? routes.distinct : 0;
@@ -99,7 +103,7 @@ DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring&
     Turn turn = turn_at(routes, team, slot, distinct);
     if (turn.works()) ask_hidden(LOOK_AHEAD ? next : hidden, h, turn, lane);
     for (int step = 0; step < work.stages; ++step, ring.next()) {
-        bool landed = false;
+        bool landed = false;  // this stage: waited for
         while (turn.works() && turn.step == step) {
             if (!SCALES_IN_RING) load_block_scales(block_scale, p, work, routes.expert[turn.expert], block);
             const Turn now = turn;
@@ -142,11 +146,12 @@ DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, Ring&
             const int token = 2 * (lane & 3) + c;
             if (token >= MAX_M) continue;
 #pragma unroll
-            for (int r = 0; r < ROW_BLOCKS; ++r) store_shared(sums.memory + token * (OUT_ROWS * 4) + r * 32, sums.kept[r][c]);
+            for (int r = 0; r < ROW_BLOCKS; ++r)
+                store_shared_float(sums.memory + token * (OUT_ROWS * 4) + r * 32, sums.kept[r][c]);
         }
 }
 
-// Rows past this block's last one are neither copied nor stored.
+// The last sum, over the warps. Rows past this block's last one hold whatever was there: they are not stored.
 DEVICE void store_out(const Shared& s, const Arguments& p, const Work& work, int thread) {
     for (int i = thread; i < p.tokens * OUT_ROWS; i += CONSUMER_THREADS) {
         const int token = i / OUT_ROWS, row = i % OUT_ROWS;

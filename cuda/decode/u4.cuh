@@ -6,18 +6,17 @@
 constexpr int SCALE_BYTES = SCALE == 2 ? 4 : 2;
 constexpr int GROUPS = 128 / GROUP;   // scale groups in a 128-wide block
 constexpr int STEPS = GROUP / 16;     // 16-bit mma steps in a scale group
-constexpr int WORDS = GROUP / 32;     // words of a lane in a scale group, each a k of 32
+constexpr int WORDS = GROUP / 32;     // words of a lane in a scale group, each a step of 32 k
 constexpr u32 UNIT_BYTES = 8 * H;
-constexpr u32 UNIT_SCALES = 16 * (H / GROUP) * SCALE_BYTES;
-constexpr u32 ROW_BLOCK_BYTES = 4 * I;                              // 8 rows of W2
-constexpr u32 ROW_BLOCK_SCALES = 8 * (I / GROUP) * SCALE_BYTES;
-constexpr bool SCALES_IN_RING = true;
+constexpr u32 ROW_BLOCK_BYTES = 4 * I;  // 8 rows of W2
+constexpr bool SCALES_IN_RING = true;   // they follow the weights in the stage
+constexpr u32 UNIT_SCALES = 16 * (H / GROUP) * SCALE_BYTES, ROW_BLOCK_SCALES = 8 * (I / GROUP) * SCALE_BYTES;
 
-// Phase 2: h has the dtype of x. A nibble pair is placed into the mantissa of bf16 128.0 (fp16 1024.0); that constant and
-// the zero point 8 leave by a second product, of -136 (-1032) with the same h.
+// Phase 2: h has the dtype of x. A nibble pair is placed into the mantissas of two bf16 128.0 (fp16 1024.0); that constant
+// and the zero point 8 leave by rows of -136 (-1032) in the same product.
 constexpr bool HALF_H = HALF_X;
 constexpr u32 PLACE = HALF_H ? 0x64006400u : 0x43004300u, ZERO_POINT = HALF_H ? 0xE408E408u : 0xC308C308u;
-DEVICE u32 pair_of(u32 word, int i, u32 magic) { return and_or<0x000F000Fu>(word >> (4 * i), magic); }
+DEVICE u32 pair_of(u32 word, int i, u32 place) { return and_or<0x000F000Fu>(word >> (4 * i), place); }
 DEVICE u32 word_of(const uint4& v, int j) { return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w; }
 
 DEVICE float scale_at(u32 address) {
@@ -31,7 +30,7 @@ DEVICE float scale_at(u32 address) {
     return SCALE == 1 ? float_of_half(v) : float_of_bf16(v);
 }
 
-// Activations of up to 8 tokens as B fragments of two 8-bit products: within a token's block of 128 values
+// Phase 1: activations of up to 8 tokens as B fragments of two 8-bit products: within a token's block of 128 values
 // x = step * (256 high + low), step = largest |x| / LEVELS. The rounding is 2^-16 of that largest value; a bf16 result
 // shows 2^-9 of itself. Why: 4-bit weights are 8-bit operands after one mask (and a shift for the upper nibbles), where
 // placing them into 16-bit floats takes more than twice the instructions of the unit that phase 1 would wait for.
@@ -39,12 +38,13 @@ DEVICE float scale_at(u32 address) {
 struct Columns {
     u32 high[OWN][4][2], low[OWN][4][2];
     float step[OWN][2];          // of columns 2t and 2t + 1
-    float zero[OWN][GROUPS][2];  // what the zero point 8 adds to a group's sum
+    float zero[OWN][GROUPS][2];  // what the zero point 8 adds to a group's sum: 8 times the sum of x
 };
 constexpr float LEVELS = 32512.f;  // 127 * 256: the range of 256 high + low with signed bytes
 constexpr float TINY = 1e-30f;
-constexpr int MAGIC = 0x4B400000;  // bits of the float 3 * 2^22, whose last bit counts ones: MAGIC + n are the bits of one
-DEVICE float counted(int c) { return __int_as_float(c) - 12582912.f; }
+constexpr int COUNT_BITS = 0x4B400000;    // of the float 3 * 2^22, whose last bit counts ones: COUNT_BITS + n are those of
+constexpr float COUNT_ZERO = 12582912.f;  // COUNT_ZERO + n
+DEVICE float counted(int c) { return __int_as_float(c) - COUNT_ZERO; }
 
 DEVICE float widen(u32 pair, int half) {
     if (HALF_X) return float_of_half((u16)(pair >> (16 * half)));
@@ -57,8 +57,8 @@ DEVICE void split_bytes(u32& high, u32& low, u32 first, u32 second, float scale)
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
         const float v = widen(i & 1 ? second : first, i >> 1);
-        plain[i] = __float_as_uint(fmaf(v, scale, 12582912.f));            // ... and its low byte
-        carried[i] = __float_as_uint(fmaf(v, scale, 12582912.f + 128.f));  // ... and its high byte: low is signed
+        plain[i] = __float_as_uint(fmaf(v, scale, COUNT_ZERO));            // for the low byte
+        carried[i] = __float_as_uint(fmaf(v, scale, COUNT_ZERO + 128.f));  // for the high byte: the low one is signed
     }
     low = permute<0x5410>(permute<0x40>(plain[0], plain[1]), permute<0x40>(plain[2], plain[3]));
     high = permute<0x5410>(permute<0x51>(carried[0], carried[1]), permute<0x51>(carried[2], carried[3]));
@@ -112,13 +112,14 @@ DEVICE void load_columns(Columns& f, const Arguments& p, int token, bool live, i
     }
 }
 
-DEVICE void load_column_scales(Columns&, const Arguments&, int, int, int, int) {}       // FP8 has such
-DEVICE void load_weight_scales(Columns&, const Arguments&, int, int, int) {}  // they are in the ring
+DEVICE void load_column_scales(Columns&, const Arguments&, int, int, int, int) {}  // x has none
+DEVICE void load_weight_scales(Columns&, const Arguments&, int, int, int) {}       // they are in the ring
 
+// Block `o` of those that this warp takes of a token.
 DEVICE void prefetch_columns(const Arguments& p, int token, int warp, int o) {
     if (o >= OWN || warp + o * CONSUMERS >= H_BLOCKS) return;
     const u16* row = (const u16*)p.x + (u64)token * p.x_stride + (warp + o * CONSUMERS) * 128;
-    prefetch(row), prefetch(row + 64);
+    prefetch_l1(row), prefetch_l1(row + 64);
 }
 
 // This warp's share of one unit: acc[0], acc[1] rows g (gate), acc[2], acc[3] rows g + 8 (up), columns 2t and 2t + 1.
@@ -133,7 +134,8 @@ DEVICE void unit_product(float (&acc)[4], u32 stage, const Columns& f, int warp,
         const uint4 up = load_shared(stage + block * 1024 + 512 + lane * 16);
 #pragma unroll
         for (int group = 0; group < GROUPS; ++group) {
-            int high[4] = {MAGIC, MAGIC, MAGIC, MAGIC}, low[4] = {MAGIC, MAGIC, MAGIC, MAGIC};
+            int high[4] = {COUNT_BITS, COUNT_BITS, COUNT_BITS, COUNT_BITS};
+            int low[4] = {COUNT_BITS, COUNT_BITS, COUNT_BITS, COUNT_BITS};
 #pragma unroll
             for (int j = group * WORDS; j < (group + 1) * WORDS; ++j) {
                 const u32 a = word_of(gate, j), b = word_of(up, j);
@@ -152,7 +154,8 @@ DEVICE void unit_product(float (&acc)[4], u32 stage, const Columns& f, int warp,
     }
 }
 
-// Where the values of 8 rows of h lie: in order, pairs of neighbours.
+// Where the values of 8 rows of h lie: in order. A row's partner in a pair is so many further on; word i begins with
+// hidden_leader(i).
 constexpr int HIDDEN_PARTNER = 1;
 DEVICE constexpr int hidden_leader(int word) { return 2 * word; }
 
@@ -164,11 +167,11 @@ DEVICE int hidden_offset(int j, int t) { return j * 32 + t * 8; }
 constexpr int TILES = (ROW_BLOCKS + 2) / 2;
 struct Slot {
     u32 a[TILES][8][4];
-    u32 scales;  // address
+    u32 scales;  // their address in shared memory
 };
 
 DEVICE void load_slot(Slot& f, u32 stage, int slot, int block, int lane) {
-    const u32 constant = kept(PLACE), weights = stage + slot * (ROW_BLOCKS * ROW_BLOCK_BYTES) + block * 512 + lane * 16;
+    const u32 place = kept(PLACE), weights = stage + slot * (ROW_BLOCKS * ROW_BLOCK_BYTES) + block * 512 + lane * 16;
     f.scales = stage + STAGE_EXPERTS * ROW_BLOCKS * ROW_BLOCK_BYTES + slot * (ROW_BLOCKS * ROW_BLOCK_SCALES) +
                (block * GROUPS * 8 + (lane >> 2)) * SCALE_BYTES;
     uint4 w[ROW_BLOCKS];
@@ -181,7 +184,8 @@ DEVICE void load_slot(Slot& f, u32 stage, int slot, int block, int lane) {
 #pragma unroll
             for (int k = 0; k < 2; ++k)
                 f.a[row / 2][s][row % 2 + 2 * k] =
-                    row < ROW_BLOCKS ? pair_of(word_of(w[row < ROW_BLOCKS ? row : 0], s >> 1), (s & 1) * 2 + k, constant) : ZERO_POINT;
+                    row < ROW_BLOCKS ? pair_of(word_of(w[row < ROW_BLOCKS ? row : 0], s >> 1), (s & 1) * 2 + k, place)
+                                     : ZERO_POINT;
 }
 
 // acc[r][0..1]: row g of row block r, columns 2t and 2t + 1.
@@ -193,8 +197,9 @@ DEVICE void slot_product(float (&acc)[ROW_BLOCKS][2], const Slot& f, const float
         for (int step = group * STEPS; step < (group + 1) * STEPS; ++step)
 #pragma unroll
             for (int tile = 0; tile < TILES; ++tile)
-                (HALF_H ? mma_half : mma_bf16)(c[tile], f.a[tile][step][0], f.a[tile][step][1], f.a[tile][step][2], f.a[tile][step][3],
-                                               h.b[step][0], h.b[step][1]);
+                (HALF_H ? mma_half : mma_bf16)(c[tile], f.a[tile][step][0], f.a[tile][step][1], f.a[tile][step][2],
+                                               f.a[tile][step][3], h.b[step][0], h.b[step][1]);
+        // What the tile's constant rows gave: minus the constant and the zero point, times the sum of h.
         const float z0 = c[ROW_BLOCKS / 2][(ROW_BLOCKS & 1) * 2], z1 = c[ROW_BLOCKS / 2][(ROW_BLOCKS & 1) * 2 + 1];
 #pragma unroll
         for (int r = 0; r < ROW_BLOCKS; ++r) {

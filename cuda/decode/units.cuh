@@ -11,6 +11,9 @@ DEVICE float activate(float gate, float up) {
     return GATED ? v * up : v;
 }
 
+// Units that one set of weight scales serves: 128 rows of gate and of up, or of W13 (FP8).
+constexpr int RELOAD_UNITS = SCALES_IN_RING ? UNITS : (GATED ? 16 : 8);
+
 // Sum over the warps, activation, h to memory: 8 rows of a column are one vector, stored as one value.
 // lane = (row of 8, quarter of the warps).
 DEVICE void finish_column(const float* part, int column, u16* h, int lane) {
@@ -42,13 +45,15 @@ DEVICE void finish(Shared& s, const Work& work, u16* h, int finisher, int lane) 
     u32 phase = 0;
     for (int unit = work.unit_first; unit < work.unit_last; ++unit) {
         const int d = unit / UNITS;
-        const int first = COLUMN_IS_TOKEN ? d * MAX_M : routes.offset[d], count = COLUMN_IS_TOKEN ? MAX_M : routes.offset[d + 1] - first;
+        const int first = COLUMN_IS_TOKEN ? d * MAX_M : routes.offset[d];
+        const int count = COLUMN_IS_TOKEN ? MAX_M : routes.offset[d + 1] - first;
         const u32 members = COLUMN_IS_TOKEN ? routes.members[d] : 0;
         u16* const to = h + unit % UNITS * (GATED ? 8 : 16);
         for (int chunk = 0; chunk < count; chunk += 8) {
             barrier_wait(shared_address(&s.part_full[buffer]), phase);
             for (int column = finisher; column < min(8, count - chunk); column += FINISHERS)
-                if (!COLUMN_IS_TOKEN || members >> column & 1) finish_column(s.part[buffer], column, to + (u64)(first + chunk + column) * I, lane);
+                if (!COLUMN_IS_TOKEN || members >> column & 1)
+                    finish_column(s.part[buffer], column, to + (u64)(first + chunk + column) * I, lane);
             warp_arrive(shared_address(&s.part_empty[buffer]), lane);
             if (++buffer == PARTIALS) buffer = 0, phase ^= 1;
         }
@@ -64,7 +69,10 @@ DEVICE void load_token_columns(Columns& columns, const Arguments& p, int warp, i
 DEVICE void consume_units(Shared& s, const Arguments& p, const Work& work, Ring& ring, Columns& columns, int warp, int lane) {
     const Routes& routes = s.routes;
     const int g = lane >> 2, t = lane & 3;
-    int loaded = -1, weighed = -1, buffer = 0, d = work.unit_first / UNITS - 1, within = UNITS, first = 0, count = COLUMN_IS_TOKEN ? 8 : 0;
+    int loaded = -1, weighed = -1;  // whose activations and scales are in registers
+    int buffer = 0;
+    int d = work.unit_first / UNITS - 1, within = UNITS;  // the expert, and the unit of it
+    int first = 0, count = COLUMN_IS_TOKEN ? 8 : 0;       // its columns
     u32 phase = 0;
     const u32 part_full = kept(shared_address(&s.part_full[0])), part_empty = part_full + PARTIALS * 8;
     const u32 part = kept(shared_address(&s.part[0][warp * PART + lane]));
@@ -96,7 +104,7 @@ DEVICE void consume_units(Shared& s, const Arguments& p, const Work& work, Ring&
                 prefetch_columns(p, routes.token[first + count + g], warp, t);
             barrier_wait(part_empty + buffer * 8, phase ^ 1);
 #pragma unroll
-            for (int i = 0; i < 4; ++i) store_shared(part + buffer * (CONSUMERS * PART * 4) + i * 128, acc[i]);
+            for (int i = 0; i < 4; ++i) store_shared_float(part + buffer * (CONSUMERS * PART * 4) + i * 128, acc[i]);
             warp_arrive(part_full + buffer * 8, lane);
             if (++buffer == PARTIALS) buffer = 0, phase ^= 1;
         }

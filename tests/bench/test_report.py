@@ -50,6 +50,38 @@ def test_eager_goes_round_all_input_sets():
     assert found.calls == 10
 
 
+class Clock:
+    """A clock that work moves, and nothing else."""
+
+    def __init__(self, monkeypatch, step: float):
+        self.now, self.done, self.step = 100.0, [], step
+        monkeypatch.setattr(timing.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(timing, "WARM_S", 1.0)
+
+    def batch(self) -> None:
+        self.now += self.step
+        self.done.append("batch")
+
+    def wait(self) -> None:
+        self.done.append("wait")
+
+
+@pytest.mark.parametrize("step, batches", ((0.25, 4), (0.3, 4), (9.0, 2)))
+def test_a_device_is_kept_busy_for_a_while_and_at_least_twice(monkeypatch, step, batches):
+    clock = Clock(monkeypatch, step)
+    timing._warm(clock.batch, clock.wait)
+    assert clock.done == ["batch", "wait"] * batches
+
+
+@pytest.mark.parametrize("kind", ("cpu", "xpu"))
+def test_a_device_is_warmed_before_the_first_sample_and_a_cpu_is_not(monkeypatch, kind):
+    clock = Clock(monkeypatch, 1.0)
+    monkeypatch.setattr(timing, "synchronize", lambda kind: clock.wait())
+    found = timing.measure(kind, [clock.batch, clock.batch], rounds=3, repeats=5)
+    assert clock.done.count("batch") == 2 + 3 * 10 + (0 if kind == "cpu" else 4)
+    assert found.us == pytest.approx(1e6) and found.calls == 10
+
+
 def test_floor_needs_a_known_bandwidth():
     assert Ceiling(4.3e12, "test").floor_us(4.3e6) == pytest.approx(1.0)
     assert Ceiling(0.0, "unknown card").floor_us(4.3e6) == 0.0

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 
 Call = Callable[[], object]
-# Seconds of replays before the first sample. A card that was idle takes tens of milliseconds to reach its clock: an
-# H200's first row was read at 1.71 GHz and later ones at 1.85 to 1.9, which a kernel bound by latency shows in full.
+# Seconds of work before the first sample. A card that was idle takes tens of milliseconds to reach its clock: an H200's
+# first row was read at 1.71 GHz and later ones at 1.85 to 1.9, which a kernel bound by latency shows in full.
 WARM_S = 0.15
 
 
@@ -45,6 +45,8 @@ def measure(kind: str, calls: Sequence[Call], *, rounds: int = 20, repeats: int 
     """Time a call the way that suits the device kind: a graph on cuda, a synchronised batch on xpu and cpu."""
     if kind == "cuda":
         return graph(calls, rounds=rounds, repeats=repeats)
+    if kind != "cpu":
+        _warm(lambda: [call() for call in calls], lambda: synchronize(kind))
     return eager(kind, calls, rounds=rounds, repeats=repeats)
 
 
@@ -88,7 +90,11 @@ def _warm(batch: Call, wait: Call) -> None:
 
 
 def eager(kind: str, calls: Sequence[Call], *, rounds: int = 20, repeats: int | None = None) -> Timing:
-    """Wall clock of a batch of calls that ends in a synchronisation: host and device time a call."""
+    """Wall clock of a batch of calls that ends in a synchronisation: host and device time a call.
+
+    With `repeats` given, the number of calls does not depend on the clock: ranks that time a collective stay in step.
+    So it is `measure` that warms a device first.
+    """
     for call in calls:
         call()
     synchronize(kind)

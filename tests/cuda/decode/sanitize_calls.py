@@ -8,7 +8,8 @@
 
 Without the caching allocator every tensor is its own allocation, so that an access behind one is seen. `--strict`
 takes the build in which every lane arrives at barriers, which racecheck can follow. Without `--plain` the results are
-compared with the float32 reference (many kernels of torch's, slow under a sanitizer). Exit code 1: a result is wrong; 2: no card.
+compared with the float32 reference (many kernels of torch's, slow under a sanitizer). Exit code 1: a result is wrong;
+2: no card.
 """
 
 from __future__ import annotations

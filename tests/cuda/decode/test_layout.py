@@ -1,4 +1,4 @@
-"""The packed order of 4-bit weights: a bijection, in place, and what kernel.cuh says it is."""
+"""The packed order of 4-bit weights: a bijection, in place, and what u4.cuh says it is."""
 
 from __future__ import annotations
 

@@ -28,6 +28,8 @@ U4_CASES = (
     MoeCase(1, 8, 2, 256, 128, 128),
     MoeCase(4, 8, 2, 256, 128, 64, nibble="s4"),
     MoeCase(5, 16, 4, 384, 256, 32, activation="relu2"),
+    MoeCase(8, 8, 8, 256, 128, 128),  # every expert has all tokens: 8 columns, and
+    MoeCase(9, 8, 8, 256, 128, 64),  # 9: one more chunk
     MoeCase(16, 16, 4, 256, 128, 128, activation="relu2_no_mul"),
     MoeCase(17, 16, 4, 256, 384, 128, activation="silu_no_mul"),
     MoeCase(64, 8, 8, 256, 128, 128),  # every expert has up to 64 tokens: many chunks of 8

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -22,7 +24,6 @@ MINIMAX = Shape(4, 3072, 384, 256, 8, 128, "silu", True, "bfloat16", "float16", 
 def test_minimax_fits_a_multiprocessor_with_stages_to_spare(bits, inter, tokens):
     found = plan(dataclasses.replace(MINIMAX, bits=bits, intermediate_size=inter), tokens, 132)
     assert found.shared_bytes <= BLOCK_SHARED and found.stages >= 2
-    assert found.stages >= found.depth, "more stages asked for at once than there are"
     assert found.row_blocks * 8 * 132 >= 3072
     assert found.stage_experts * (inter // 128) <= found.consumers
 
@@ -42,13 +43,27 @@ def test_a_plan_is_sound_or_says_why_not(bits, hidden, inter, experts, top_k, gr
     except NoPlan as error:
         assert any(char.isdigit() for char in str(error))
         return
-    row_block = hidden * 0 + inter * 128 * 8 * bits // 8
+    assert found.depth <= found.stages <= found.consumers, "a consumer warp makes each stage's barrier"
+    row_block = inter * 128 * 8 * bits // 8
     assert found.shared_bytes <= BLOCK_SHARED and found.stages >= 2
     assert found.stage_bytes % 128 == 0
     assert found.stage_bytes >= max(16 * hidden * 128 * bits // 8, found.stage_experts * found.row_blocks * row_block)
     routes = tokens * top_k
     rows = min(routes, experts) * tokens if columns_are_tokens(tokens) else routes
     assert found.state_half == rows * inter * 128 * 2
+
+
+def test_three_stages_are_under_way_for_fp8_of_few_tokens_else_two():
+    for bits in (4, 8):
+        depths = [plan(dataclasses.replace(MINIMAX, bits=bits), tokens, 132).depth for tokens in BUCKETS]
+        assert depths == [3 if bits == 8 and columns_are_tokens(tokens) else 2 for tokens in BUCKETS]
+    assert [columns_are_tokens(bucket(tokens)) for tokens in (1, 4, 5, 8, 9, 16, 17, 64)] == [True] * 2 + [False] * 6
+
+
+def test_the_headers_explain_every_define_and_no_other():
+    text = (Path(launch.__file__).parent / "shape.cuh").read_text().split("#pragma once")[0]
+    explained = {name for line in re.findall(r"^//   (\S.*?)  ", text, re.M) for name in line.split(", ")}
+    assert explained == {*plan(MINIMAX, 4, 132).defines(), "TRACE"}
 
 
 def test_refusals_name_the_size():
