@@ -84,6 +84,19 @@ def test_kv_bytes_are_planned_on_a_known_card(minimax):
     assert plan.settings["max_model_len"].value == setting.value // 63488
 
 
+def test_a_launch_joined_with_an_environment(minimax):
+    plan = plan_of(minimax, "--profile", "b70-tp4-latency+no-p2p", kind="xpu")
+    environ = {row.name: row.value for row in plan.environment}
+    assert plan.value("tp") == 4 and plan.value("max_model_len") == 2048 and environ["CCL_TOPO_P2P_ACCESS"] == "0"
+    assert plan.profile == "b70-tp4-latency+no-p2p"
+    graph = named.find("no-p2p+b70-tp4-graph", "xpu")
+    assert graph.env == "no-p2p+graph" and graph.flags == named.find("b70-tp4-graph", "xpu").flags
+    assert "no-p2p" in {row.origin.removeprefix("profile ") for row in plan.environment}
+    assert "exclude" in refused(named.find, "b70-tp4-graph+stable", "xpu")
+    assert "two launches" in refused(named.find, "b70-tp4-latency+b70-tp4-long", "xpu")
+    assert "nonsense" in refused(named.find, "b70-tp4-latency+nonsense", "xpu")
+
+
 def test_the_mask_decides_which_card_is_planned_for(minimax):
     arguments = parse(["--model", str(minimax.path), "--tp", "4", "--dtype", "float16"])
     device = detect.Found("xpu", 5, "test", (), ("0xe20b", *("0xe223",) * 4))  # a B580 in the first slot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -31,7 +31,17 @@ class Named:
 
 
 def find(name: str, device: str, why: str = "") -> Named:
-    """The profile; LaunchError(USAGE) for an unknown one or one of another device (`why` it is that one)."""
+    """The profile; LaunchError(USAGE) for an unknown one or one of another device (`why` it is that one).
+
+    A launch may be joined with environments: `b70-tp4-latency+no-p2p`.
+    """
+    launch, *others = sorted(name.split("+"), key=lambda part: part not in PROFILES)
+    if launch in PROFILES and others:
+        if second := next((part for part in others if part in PROFILES), ""):
+            raise LaunchError(USAGE, f"--profile {name}: {launch} and {second} are two launches; give one of them")
+        base = find(launch, device, why)
+        joined = "+".join([*others, *([base.env] if base.env != DEFAULT else [])])
+        return replace(base, name=name, env=find(joined, device, why).env)
     if name in PROFILES:
         profile = PROFILES[name]
         if profile.device != device:
@@ -67,6 +77,6 @@ def listing() -> str:
     """All of them, for `--profile list`."""
     lines = ["launches (settings, vLLM's flags and an environment):"]
     lines += [f"  {p.name:18} {p.device:5} {p.doc}{'' if p.proved else _UNPROVED}" for p in PROFILES.values()]
-    lines += ["environments (several joined by +):"]
+    lines += ["environments (several joined by +, to a launch as well: b70-tp4-latency+no-p2p):"]
     lines += [f"  {p.name:18} {','.join(p.devices):14} {p.doc}" for p in environments.PROFILES.values()]
     return "\n".join(lines)

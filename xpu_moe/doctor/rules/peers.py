@@ -87,7 +87,7 @@ RULE = Rule(
             "peers.forced", "error", "env.CCL_TOPO_P2P_ACCESS",
             "peer access is forced and the cards refuse it",
             "oneCCL maps other cards' memory without asking: it dies in zeMemOpenIpcHandle or corrupts data.",
-            "unset CCL_TOPO_P2P_ACCESS; scripts/serve_minimax.sh --profile no-p2p",
+            "unset CCL_TOPO_P2P_ACCESS; --profile no-p2p (beside another: --profile b70-tp4-latency+no-p2p)",
             "intel/compute-runtime#935", _forced,
         ),
         Row(
@@ -108,14 +108,14 @@ RULE = Rule(
             "peers.missing", "warn", "peer_access",
             "{some} another's memory, and nothing is set for it",
             "Newer oneCCL lets its kernels in without asking and dies in zeMemOpenIpcHandle (peers: {says}).",
-            "scripts/serve_minimax.sh --profile no-p2p",
+            "scripts/serve_minimax.sh --profile no-p2p (beside another: --profile b70-tp4-latency+no-p2p)",
             "intel/llm-scaler#486, #594; intel/compute-runtime#935", _none,
         ),
         Row(
             "peers.no-threshold", "info", "peer_access",
             "host memory is chosen, the SIMPLE_THRESHOLD trio is not set",
             "A library that knows the names needs them for messages of every size.",
-            "scripts/serve_minimax.sh --profile no-p2p",
+            "scripts/serve_minimax.sh --profile no-p2p (beside another: --profile b70-tp4-latency+no-p2p)",
             "intel/llm-scaler#594", _bare,
         ),
         Row(
