@@ -1,7 +1,7 @@
 """Run the steps of an installation; make an environment once, find it afterwards, never use half of one.
 
-An environment of ours holds `xpu_moe.json` with its state and a key over everything that decides its content. A folder
-without that file is somebody else's and is left alone.
+An environment of ours holds `xpu_moe.json` with its state and what decides its content (content.py). A folder without
+that file is somebody else's and is left alone.
 """
 
 from __future__ import annotations
@@ -9,59 +9,74 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import re
 import shutil
 import sys
 import time
-import tomllib
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from xpu_moe.env import read
 from xpu_moe.launch import tool
 from xpu_moe.launch.console import Console
 from xpu_moe.launch.errors import ENVIRONMENT, LaunchError
-from xpu_moe.launch.install import wheels
+from xpu_moe.launch.install import content, wheels
 from xpu_moe.launch.install.steps import Step
 
 STATE = "xpu_moe.json"
-
-
-def key(plan: Sequence[Step], project: Path) -> str:
-    """What decides the content of an environment: the commands, the interpreter's version, what we declare."""
-    declared = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
-    parts = [json.dumps(step.argv + step.otherwise) for step in plan]
-    parts += [str(sys.version_info[:2]), json.dumps(declared["project"], sort_keys=True)]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+# of an environment: nothing to trust, whole but for this package, whole
+MAKING, PACKAGE, READY = "making", "package", "ready"
 
 
 def ensure(plan: Sequence[Step], project: Path, venv: Path, console: Console) -> Path:
-    """The environment's Python. Installs where it is missing, half made or made from another plan."""
-    wanted = key(plan, project)
+    """The environment's Python. Installs where it is missing, half made or made from another plan; where only what is
+    written down of this package has changed, installs that alone."""
+    wanted = content.wanted(plan, project)
     python = venv / "bin" / "python"
-    if _is_ready(venv, wanted):
+    if not _lacking(venv, wanted):
         return python
     with _locked(project, console):
-        if _is_ready(venv, wanted):  # another process made it while we waited
+        lacking, found = _lacking(venv, wanted), state(venv)
+        if not lacking:  # another process made it while we waited
             return python
-        found = state(venv)
         if found is None and venv.exists():
             raise LaunchError(
                 ENVIRONMENT, f"{venv}: exists and is not ours; activate it (where it holds vLLM) or move it away"
             )
-        why = "making" if found is None else "remaking half-made" if found["state"] == "making" else "renewing"
+        if lacking == "this package":
+            _renew_package(plan, project, venv, wanted, console)
+            return python
+        why = "making" if found is None else "remaking half-made" if found["state"] == MAKING else "renewing"
         console.say(f"installing: {why} {venv}")
         run(plan, project, venv, console)
-        _write(venv, {"state": "ready", "key": wanted})
+        _write(venv, {"state": READY, "content": wanted.as_json()})
     return python
 
 
-def _is_ready(venv: Path, wanted: str) -> bool:
-    """Whether `venv` is whole, made from this plan, and its Python has not been taken away since."""
-    return state(venv) == {"state": "ready", "key": wanted} and (venv / "bin" / "python").exists()
+def _lacking(venv: Path, wanted: content.Content) -> str:
+    """What has to be installed into `venv`: "everything", "this package", or ""."""
+    found = state(venv)
+    have = content.made(found)
+    if found is None or have is None or found["state"] not in (READY, PACKAGE) or not content.holds(have, wanted):
+        return "everything"
+    if not (venv / "bin" / "python").exists():  # it was taken away since
+        return "everything"
+    return "" if found["state"] == READY and have.package == wanted.package else "this package"
+
+
+def _renew_package(
+    plan: Sequence[Step], project: Path, venv: Path, wanted: content.Content, console: Console
+) -> None:  # fmt: skip
+    """The last step alone, in a whole environment; a stop leaves state `package` behind."""
+    have = content.made(state(venv)) or wanted
+    with _told(venv):
+        _write(venv, {"state": PACKAGE, "content": have.as_json()})
+    console.say(f"installing: this package anew in {venv}")
+    _run_all([step for step in plan if step.package], project, console)
+    _write(venv, {"state": READY, "content": replace(have, package=wanted.package).as_json()})
 
 
 def state(venv: Path) -> dict | None:
@@ -75,12 +90,24 @@ def state(venv: Path) -> dict | None:
 
 def run(plan: Sequence[Step], project: Path, venv: Path, console: Console) -> None:
     """Every step in order; LaunchError(ENVIRONMENT) with pip's last lines. A stop leaves state `making` behind."""
-    try:
+    with _told(venv):
         _begin(venv)
+    _run_all(plan, project, console)
+    shutil.rmtree(venv / "install" / "wheel", ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _told(venv: Path) -> Iterator[None]:
+    """A folder that cannot be written to, as a LaunchError."""
+    try:
+        yield
     except OSError as error:
         fixed = error.errno in (errno.EACCES, errno.EPERM, errno.EROFS)
         advice = "; clone to where you may write, or activate an environment that holds vLLM" if fixed else ""
         raise LaunchError(ENVIRONMENT, f"{venv}: {error.strerror}{advice}") from None
+
+
+def _run_all(plan: Sequence[Step], project: Path, console: Console) -> None:
     for number, step in enumerate(plan, 1):
         argv = chosen(step)
         size = f", about {step.megabytes} MB" if step.megabytes else ""
@@ -89,7 +116,6 @@ def run(plan: Sequence[Step], project: Path, venv: Path, console: Console) -> No
         _run(step, argv, project, console)
         if time.monotonic() - begun > 5:
             console.say(f"installing {number}/{len(plan)}: done in {time.monotonic() - begun:.0f} s")
-    shutil.rmtree(venv / "install" / "wheel", ignore_errors=True)
 
 
 def _begin(venv: Path) -> None:
@@ -98,9 +124,9 @@ def _begin(venv: Path) -> None:
         fresh = venv.with_name(f"{venv.name}.making")  # renamed once it has its state
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir(parents=True)
-        _write(fresh, {"state": "making"})
+        _write(fresh, {"state": MAKING})
         os.rename(fresh, venv)
-    _write(venv, {"state": "making"})
+    _write(venv, {"state": MAKING})
     for entry in venv.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,7 +77,7 @@ def _look(python: str) -> dict | None:
 def for_recipe(recipe: Recipe) -> str:
     """A Python that the recipe's wheels exist for: this one, else the newest that fits on PATH."""
     if sys.version_info[0] == 3 and sys.version_info[1] in recipe.pythons:
-        return sys.executable
+        return own()
     for minor in reversed(recipe.pythons):
         found = shutil.which(f"python3.{minor}")
         if found and _works(found, minor):
@@ -88,6 +91,26 @@ def for_recipe(recipe: Recipe) -> str:
         f"found; install python{newest} with its venv module (apt install python{newest}-venv, or: uv python install "
         f"{newest}) and run this again",
     )
+
+
+def own() -> str:
+    """This Python, or the one that this virtual environment was made from: `.venv` may be active, and it is emptied
+    where it has to be renewed."""
+    base = getattr(sys, "_base_executable", None)
+    return base if sys.prefix != sys.base_prefix and base and os.access(base, os.X_OK) else sys.executable
+
+
+def kind_of(python: str) -> str:
+    """What wheels are chosen by: "cpython-311 linux-x86_64", however that Python was found; else its path."""
+    name = sys.implementation.name
+    named = re.search(r"/python3\.(\d+)$", python)
+    if python == own():
+        version = f"{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
+    elif named:
+        version = f"3{named.group(1)}"
+    else:
+        return python
+    return f"{name}-{version} {sysconfig.get_platform()}"
 
 
 def _works(python: str, minor: int) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from xpu_moe.launch.install import interpreters
 from xpu_moe.launch.install.recipes import Recipe
 
 
@@ -15,7 +16,9 @@ from xpu_moe.launch.install.recipes import Recipe
 class Step:
     """One command. `otherwise` replaces it where pip's report (of the step before) shows a CUDA build of torch.
 
-    `optional` steps may fail. `megabytes` is about what is downloaded, 0 for next to nothing.
+    `optional` steps may fail. `megabytes` is about what is downloaded, 0 for next to nothing. For what an environment
+    holds (content.py): `same` stands for `argv` where its spelling decides nothing, `needs` are our requirements in it,
+    `package` marks what installs this checkout.
     """
 
     title: str
@@ -24,6 +27,9 @@ class Step:
     otherwise: tuple[str, ...] = ()
     report: Path | None = None
     optional: bool = False
+    same: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    package: bool = False
 
     def text(self) -> str:
         """For people: the title with the size, then what would be typed."""
@@ -50,7 +56,9 @@ def steps(recipe: Recipe, project: Path, venv: Path, python: str, extras: Sequen
     struck = ",".join(sorted(recipe.leave_out))
     size = recipe.megabytes
     plan = [
-        Step("the environment", (python, "-m", "venv", str(venv))),
+        Step(
+            "the environment", (python, "-m", "venv", str(venv)), same=("venv", interpreters.kind_of(python), str(venv))
+        ),
         # From 23.3 on pip resolves from metadata alone; an older one downloads every candidate to look inside.
         Step("a pip that can look before it downloads", (*pip, "install", "-q", "pip>=23.3"), optional=True),
         Step(
@@ -85,6 +93,7 @@ def steps(recipe: Recipe, project: Path, venv: Path, python: str, extras: Sequen
         Step(
             "which versions those are",
             (*pip, "install", "-q", "--dry-run", "--report", str(report), *added, "-r", str(listed), *ours),
+            needs=tuple(ours),
         ),
         Step("the list without what is not used", (*own, "pin", str(report), str(pins), "--leave-out", struck)),
         Step(
@@ -107,7 +116,7 @@ def steps(recipe: Recipe, project: Path, venv: Path, python: str, extras: Sequen
                 (*pip, "install", "-q", "--no-deps", "--no-index", "--find-links", str(work), f"vllm=={recipe.alias}"),
             ),
         ]
-    plan.append(Step("this package", (*pip, "install", "-q", "--no-deps", "-e", str(project))))
+    plan.append(Step("this package", (*pip, "install", "-q", "--no-deps", "-e", str(project)), package=True))
     return plan
 
 
