@@ -11,7 +11,7 @@ from functools import cache
 
 BUCKETS = (4, 16, 64)  # MAX_M of the compiled variants
 MAX_TOKENS = BUCKETS[-1]
-CONSUMERS = 12  # warps that compute; 16 and 24 were no faster
+CONSUMERS = 12  # warps that compute (16 and 24 were tried: docs/cuda.md)
 OTHERS = 4  # a producer and three finishers
 PARTIALS = 2  # buffers between consumers and finishers
 # bits -> stages under way at once: more, and what is needed first arrives later (docs/cuda.md).

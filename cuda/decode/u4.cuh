@@ -34,7 +34,7 @@ DEVICE float scale_at(u32 address) {
 // x = step * (256 high + low), step = largest |x| / LEVELS. The rounding is 2^-16 of that largest value; a bf16 result
 // shows 2^-9 of itself. Why: 4-bit weights are 8-bit operands after one mask (and a shift for the upper nibbles), where
 // placing them into 16-bit floats takes more than twice the instructions of the unit that phase 1 would wait for.
-// A block with an infinity or a NaN gives NaN for its token, and one whose values are all below TINY counts as 0.
+// A block with an infinity or a NaN makes its token's sums NaN, and one whose values are all below TINY counts as 0.
 struct Columns {
     u32 high[OWN][4][2], low[OWN][4][2];
     float step[OWN][2];          // of columns 2t and 2t + 1
@@ -42,8 +42,9 @@ struct Columns {
 };
 constexpr float LEVELS = 32512.f;  // 127 * 256: the range of 256 high + low with signed bytes
 constexpr float TINY = 1e-30f;
-constexpr int COUNT_BITS = 0x4B400000;    // of the float 3 * 2^22, whose last bit counts ones: COUNT_BITS + n are those of
-constexpr float COUNT_ZERO = 12582912.f;  // COUNT_ZERO + n
+// The last bit of the float 3 * 2^22 counts ones: COUNT_BITS + n are the bits of COUNT_ZERO + n.
+constexpr int COUNT_BITS = 0x4B400000;
+constexpr float COUNT_ZERO = 12582912.f;
 DEVICE float counted(int c) { return __int_as_float(c) - COUNT_ZERO; }
 
 DEVICE float widen(u32 pair, int half) {
