@@ -139,6 +139,12 @@ def test_the_hubs_cache_folder_leads_to_its_snapshot(tmp_path):
     assert "give the checkpoint's own folder" in refused(model.check, str(tmp_path / "empty"))
 
 
+def test_gguf_is_named(tmp_path):
+    (tmp_path / "x.gguf").touch()
+    for given in (tmp_path, tmp_path / "x.gguf"):
+        assert "GGUF" in refused(model.check, str(given)) and "INT4" in refused(model.check, str(given))
+
+
 def test_an_untested_vllm_is_told(tmp_path, monkeypatch):
     found = model.check(str(folder(tmp_path / "m")))
     monkeypatch.setattr(build.versions, "installed", lambda: {"vllm": "0.33.1.dev7+xpu"})

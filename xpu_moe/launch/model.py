@@ -48,6 +48,11 @@ def check(given: str) -> Model:
         hub = given.count("/") == 1 and not given.startswith((".", "/", "~", "-"))
         advice = f"; download it first: hf download {given} --local-dir FOLDER" if hub else ""
         raise LaunchError(USAGE, f"--model {given!r}: no such folder{advice}")
+    if path.suffix == ".gguf" or any(path.glob("*.gguf")):
+        wanted = "an AutoRound or GPTQ INT4 checkpoint in safetensors, with its config.json"
+        raise LaunchError(
+            USAGE, f"--model {given!r}: GGUF files, which are llama.cpp's and are not served; take {wanted}"
+        )
     if not path.is_dir():
         raise LaunchError(USAGE, f"--model {given!r}: not a folder; give the folder that holds config.json")
     config = _config(path, given)

@@ -49,11 +49,24 @@ def ensure(plan: Sequence[Step], project: Path, venv: Path, console: Console) ->
         if lacking == "this package":
             _renew_package(plan, project, venv, wanted, console)
             return python
+        if found is None:  # else what is there makes room first
+            _room_for(plan, venv)
         why = "making" if found is None else "remaking half-made" if found["state"] == MAKING else "renewing"
         console.say(f"installing: {why} {venv}")
         run(plan, project, venv, console)
         _write(venv, {"state": READY, "content": wanted.as_json()})
     return python
+
+
+def _room_for(plan: Sequence[Step], venv: Path) -> None:
+    """LaunchError(ENVIRONMENT) where the disk cannot hold it: unpacked, the wheels take twice their size and more."""
+    wanted, free = 2e6 * sum(step.megabytes for step in plan), shutil.disk_usage(venv.parent).free
+    if free < wanted:
+        raise LaunchError(
+            ENVIRONMENT,
+            f"{venv}: {free / 1e9:.1f} GB are free on this disk, at least {wanted / 1e9:.1f} GB are wanted; make room, "
+            "or clone to a larger disk",
+        )
 
 
 def _lacking(venv: Path, wanted: content.Content) -> str:
