@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from types import SimpleNamespace
 
@@ -40,6 +41,17 @@ def card(monkeypatch):
         return Calls(setting, xs, inputs, routes, torch.zeros_like(xs[0]), 1)
 
     return SimpleNamespace(setting=setting, shape=shape, calls=calls)
+
+
+@pytest.mark.parametrize("kind", (moe.U4, moe.Fp8))
+def test_the_seed_repeats_the_weights(card, kind):
+    first, again = kind(card.setting, card.shape), kind(card.setting, card.shape)
+    other = kind(dataclasses.replace(card.setting, seed=1), card.shape)
+
+    def raw(family):
+        return torch.cat([tensor.flatten().view(torch.uint8) for layer in family.layers for tensor in layer])
+
+    assert torch.equal(raw(first), raw(again)) and not torch.equal(raw(first), raw(other))
 
 
 def test_rivals_that_are_not_here_are_sentences(card, monkeypatch):

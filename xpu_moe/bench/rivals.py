@@ -20,6 +20,7 @@ from xpu_moe.bench.suite import Setting
 
 
 def relative(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    """2-norm of the difference over that of `wanted` (float64)."""
     return float((found.double() - wanted).norm() / wanted.norm())
 
 

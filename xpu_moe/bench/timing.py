@@ -58,6 +58,7 @@ def graph(calls: Sequence[Call], *, rounds: int = 20, repeats: int | None = None
     """
     repeats = repeats or max(1, 200 // len(calls))
     stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())  # the inputs, and calls that share a kernel's state with these
     with torch.cuda.stream(stream):
         for call in calls:
             call()

@@ -96,6 +96,7 @@ class Family:
 
     def __init__(self, setting: Setting, shape: Shape) -> None:
         self.setting, self.shape = setting, shape
+        self.draw = torch.Generator(device=setting.kind).manual_seed(setting.seed)
         one = self.expert_bytes() * shape.top_k
         cache = timing.cache_bytes(setting.kind)
         count = timing.sets_for_cold_cache(one, cache, most=12) if setting.kind != "cpu" else 2
@@ -132,7 +133,9 @@ class Family:
         shape, setting, kind = self.shape, self.setting, self.setting.kind
         count = CALLS if tokens <= 64 and kind != "cpu" else 4
         given = [routes(shape, tokens, kind, setting.seed + 1000 * tokens + i) for i in range(count)]
-        xs = [torch.randn(tokens, shape.hidden, device=kind).to(torch.bfloat16) for _ in range(count)]
+        draw = torch.Generator(device=kind).manual_seed(setting.seed + tokens)
+        values = [torch.randn(tokens, shape.hidden, device=kind, generator=draw) for _ in range(count)]
+        xs = [x.to(torch.bfloat16) for x in values]
         inputs = [self.inputs(x, r) for x, r in zip(xs, given)]
         out = torch.full((tokens, shape.hidden), float("nan"), dtype=torch.bfloat16, device=kind)
         chosen = select(self.case(tokens))
@@ -205,14 +208,14 @@ class U4(Family):
 
     def make(self, count: int) -> None:
         shape, kind = self.shape, self.setting.kind
-        backend, laid = _chosen_layout(replace(self.case(1, "n_major"), tokens=1))
+        backend, laid = _chosen_layout(self.case(1, "n_major"))
         self.laid, self.before = laid.layout, 0
         for index in range(count):
             weights = empty(shape.experts, shape.hidden, shape.inter, GROUP, device=kind)
             for tensor in (weights.w13, weights.w2):
-                tensor.random_(0, 256)
+                tensor.random_(0, 256, generator=self.draw)
             for tensor in (weights.w13_scale, weights.w2_scale):
-                tensor.uniform_(0.002, 0.012)
+                tensor.uniform_(0.002, 0.012, generator=self.draw)
             if index == 0:
                 self.before = weights.nbytes
                 copies = {name: getattr(weights, name).clone() for name in ("w13", "w13_scale", "w2", "w2_scale")}
@@ -279,12 +282,12 @@ class Fp8(Family):
         shape, kind = self.shape, self.setting.kind
 
         def codes(*size: int) -> torch.Tensor:
-            raw = torch.empty(size, dtype=torch.uint8, device=kind).random_(0, 256)
+            raw = torch.empty(size, dtype=torch.uint8, device=kind).random_(0, 256, generator=self.draw)
             raw.masked_fill_((raw & 0x7F) == 0x7F, 0x38)  # no NaN
             return raw.view(torch.float8_e4m3fn)
 
         def scales(*size: int) -> torch.Tensor:
-            return torch.empty(size, device=kind).uniform_(1e-5, 2e-4)
+            return torch.empty(size, device=kind).uniform_(1e-5, 2e-4, generator=self.draw)
 
         e, h, i = shape.experts, shape.hidden, shape.inter
         for _ in range(count):
