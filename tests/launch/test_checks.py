@@ -139,6 +139,11 @@ def test_the_hubs_cache_folder_leads_to_its_snapshot(tmp_path):
     assert "give the checkpoint's own folder" in refused(model.check, str(tmp_path / "empty"))
 
 
+def test_a_model_of_the_environment_is_blamed_on_its_variable():
+    said = refused(main.early, args.parse(["--dry-run"]), {"MODEL": "/nowhere/at-all"})
+    assert said.startswith("variable MODEL: ") and "no such folder" in said
+
+
 def test_gguf_is_named(tmp_path):
     (tmp_path / "x.gguf").touch()
     for given in (tmp_path, tmp_path / "x.gguf"):

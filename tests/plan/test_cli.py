@@ -45,6 +45,15 @@ def test_what_does_not_fit_ends_with_one(capsys, model):
     assert code == 1 and found["fits"] is False and "weights" in found["why"]
 
 
+@pytest.mark.parametrize(("card", "fits"), [("b70", True), ("b580", False)])
+def test_what_does_not_fit_is_told_where_it_would(capsys, model, card, fits):
+    """Twelve GB a card: TP8 would be too small still, and slices of 96 columns do not hold a group of 128."""
+    assert main(["--model", model, "--tp", "2", "--card", card]) == 1
+    said = capsys.readouterr().out
+    assert ("; --tp 4 fits" in said) == fits and ("--tp" in said) == fits
+    assert "--kv-cache-memory-bytes 0" not in said
+
+
 def test_roofline_with_a_probes_file(capsys, model, tmp_path):
     probe = tmp_path / "probe.json"
     probe.write_text(json.dumps({"schema": 1, "rows": [{"bytes": 6144, "p50_us": 15.0, "ok": True}]}))

@@ -86,7 +86,10 @@ def early(arguments: Arguments, environ: Mapping[str, str]) -> Model | None:
             return None
         if not path:
             raise LaunchError(USAGE, "nothing to serve: give --model PATH (or MODEL=PATH), or --demo")
-        model = check(path)
+        try:
+            model = check(path)
+        except LaunchError as error:
+            raise error if arguments.model else LaunchError(error.code, f"variable MODEL: {error}") from None
         check_split(model, chosen["tp"].value, chosen["pp"].value)
     if not (arguments.dry_run or arguments.install_plan or arguments.print_container or arguments.print_systemd):
         free_port(chosen)
@@ -154,7 +157,8 @@ def ask_running(arguments: Arguments, environ: Mapping[str, str], console: Conso
         name = str(chosen["served_model_name"].value or canary.Client(url, "", key, 10).first_model())
         result = canary.ask(canary.Client(url, name, key), real=real)
     except canary.CanaryFailed as error:
-        raise LaunchError(CANARY, f"canary: {url}: {error}") from None
+        more = "; does a server run there? --host and --port say where" if "refused" in str(error) else ""
+        raise LaunchError(CANARY, f"canary: {url}: {error}{more}") from None
     if arguments.json:
         console.out(json.dumps({"ok": True, "url": url, "model": name, **vars(result)}))
     else:

@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         say(json.dumps({**plan.as_dict(), **({"roofline": line.as_dict()} if line else {}), **_named(profile)}))
     else:
-        say("\n".join(_lines(plan, line, profile)))
+        wider = 0 if plan.fits else _wider(checkpoint, shapes, card, request)
+        say("\n".join(_lines(plan, line, profile, wider)))
     return FITS if plan.fits else TOO_MUCH
 
 
@@ -142,6 +144,21 @@ def _plan(checkpoint: Checkpoint, shapes: Shapes, card: Card, request: Request) 
     return plan_memory(shapes, found.parts, card, request, found.source)
 
 
+def _wider(checkpoint: Checkpoint, shapes: Shapes, card: Card, request: Request) -> int:
+    """The next tensor-parallel size at which it fits; 0 where there is none up to 16 cards."""
+    multiple = shapes.quant.slice_multiple if shapes.quant else 1
+    for tp in range(request.tp + 1, 17):
+        wider = replace(request, tp=tp)
+        inner, odd = divmod(shapes.moe_intermediate, tp) if shapes.moe else (0, 0)
+        try:
+            _check(wider, shapes)
+        except Wrong:
+            continue
+        if not odd and not inner % multiple and _plan(checkpoint, shapes, card, wider).fits:
+            return tp
+    return 0
+
+
 def _roofline(arguments: argparse.Namespace, shapes: Shapes, card: Card, request: Request) -> Roofline:
     probe = None
     if card.bandwidth <= 0:
@@ -164,14 +181,16 @@ def _named(profile: Profile | None) -> dict[str, Any]:
     return {"profile": profile.name, "proved": profile.proved, "points": points}
 
 
-def _lines(plan: MemoryPlan, line: Roofline | None, profile: Profile | None) -> list[str]:
+def _lines(plan: MemoryPlan, line: Roofline | None, profile: Profile | None, wider: int) -> list[str]:
     out = picture.bar(plan)
     out += [
-        f"{'fits' if plan.fits else 'does not fit'}: {plan.why}",
+        f"{'fits' if plan.fits else 'does not fit'}: {plan.why}{f'; --tp {wider} fits' if wider else ''}",
         f"KV: {plan.kv_bytes_per_token:,} bytes a token and rank, "
         f"{plan.kv_tokens:,} tokens in blocks of {plan.block_size}",
-        f"--kv-cache-memory-bytes {plan.kv_bytes}  (one sequence of {plan.max_model_len} needs {gib(plan.need_bytes)})",
     ]
+    if plan.kv_bytes:
+        need = f"one sequence of {plan.max_model_len} needs {gib(plan.need_bytes)}"
+        out.append(f"--kv-cache-memory-bytes {plan.kv_bytes}  ({need})")
     if line:
         out += [f"one decode step of {line.tokens} at context {line.context}, {line.bandwidth / 1e9:.0f} GB/s:"]
         out += [f"  {item.name:22} {item.bytes / 1e6:9.1f} MB {item.ms:8.3f} ms" for item in line.items]
@@ -186,7 +205,9 @@ def _lines(plan: MemoryPlan, line: Roofline | None, profile: Profile | None) -> 
 
 
 def _points(profile: Profile) -> list[str]:
-    state = "proved" if profile.proved else "unproved on this machine until the replay probe has passed"
+    state = (
+        "proved" if profile.proved else "unproved on this machine until `python -m xpu_moe.probe allreduce` has passed"
+    )
     lines = [f"profile {profile.name} ({state}): {profile.doc}"]
     for point in profile.points:
         lines.append(
