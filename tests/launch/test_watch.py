@@ -68,3 +68,15 @@ def test_a_file_that_was_replaced_is_somebody_elses(tmp_path):
         os.replace(tmp_path / "other", tmp_path / "replaced")
         assert ledger.remove() == ["ours"]
         assert (tmp_path / "replaced").exists() and len(maps) == 2
+
+
+def test_a_longer_limit_allows_more_complaints_of_the_queue():
+    """The line comes once a minute while a first compilation keeps the workers busy."""
+    usual, patient = Watch(0), Watch(0, limit=1800)
+    for minute in range(1, 4):
+        usual.feed(SHM, 60 * minute)
+        patient.feed(SHM, 60 * minute)
+    assert "XPU_MOE_STALL_LIMIT" in usual.stalled(181).text() and patient.stalled(181) is None
+    for minute in range(4, 31):
+        patient.feed(SHM, 60 * minute)
+    assert "30 times" in patient.stalled(1799).text()

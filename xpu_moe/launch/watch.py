@@ -23,6 +23,7 @@ _OWN = {
 _TABLE = {phase.name: (phase.says, float(phase.limit_s) or 120.0) for phase in PHASES} | _OWN
 # Signs of life inside a phase. Any other line is none: a stuck engine goes on complaining.
 _PROGRESS = re.compile(r"\d+% Completed|\d+%\||\d+/\d+|Compiling|took [\d.]+ s")
+_LONGER = " (XPU_MOE_STALL_LIMIT=SECONDS allows longer)"
 _STUCK_LINE = "No available shared memory broadcast block"
 _STUCK_LINES = 3  # so many of them (one a minute) end a start: a published gate for these machines
 
@@ -86,11 +87,13 @@ class Watch:
         """Whether the start stands still."""
         if self.phase == SERVING:
             return None
-        if self._stuck_lines >= _STUCK_LINES:
-            return Stall(self.phase, now - self._sign, f"{self._stuck_lines} times {_STUCK_LINE!r}")
+        if self._stuck_lines >= max(_STUCK_LINES, int(self._limit or 0) // 60):
+            return Stall(self.phase, now - self._sign, f"{self._stuck_lines} times {_STUCK_LINE!r}{_LONGER}")
         limit = _TABLE[self.phase][1] if self._limit is None else self._limit
         silent = now - self._sign
-        return Stall(self.phase, silent, f"no progress, the limit is {limit:.0f} s") if silent > limit else None
+        return (
+            Stall(self.phase, silent, f"no progress, the limit is {limit:.0f} s{_LONGER}") if silent > limit else None
+        )
 
     def timings(self, now: float) -> list[dict[str, Any]]:
         """Seconds of every phase so far."""
