@@ -36,6 +36,22 @@ def test_complaints_of_waiting_workers_end_a_start():
     assert "3 times" in watch.stalled(181).text()
 
 
+def test_complaints_count_in_a_row_only_and_not_while_a_graph_compiles():
+    watch = Watch(0)
+    watch.feed(LOAD, 0)
+    watch.feed(SHM, 60)
+    watch.feed(SHM, 120)
+    watch.feed("Loading safetensors checkpoint shards:  10% Completed | 3/30", 130)  # a sign of life
+    watch.feed(SHM, 180)
+    assert watch.stalled(181) is None
+    watch.feed("INFO Compiling a graph for general shape", 200)
+    assert watch.phase == "compile"
+    for minute in range(4, 16):
+        watch.feed(SHM, 60 * minute)
+        assert watch.stalled(60 * minute) is None
+    assert "no progress, the limit is 900 s" in watch.stalled(1101).text()
+
+
 def test_a_server_that_serves_never_stalls():
     watch = Watch(0, limit=1)
     watch.enter(SERVING, 1)

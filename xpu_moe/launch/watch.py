@@ -25,7 +25,9 @@ _TABLE = {phase.name: (phase.says, float(phase.limit_s) or 120.0) for phase in P
 _PROGRESS = re.compile(r"\d+% Completed|\d+%\||\d+/\d+|Compiling|took [\d.]+ s")
 _LONGER = " (XPU_MOE_STALL_LIMIT=SECONDS allows longer)"
 _STUCK_LINE = "No available shared memory broadcast block"
-_STUCK_LINES = 3  # so many of them (one a minute) end a start: a published gate for these machines
+_STUCK_LINES = 3  # so many of them (one a minute) in a row end a start: a published gate for these machines
+# While a first compilation keeps the workers busy the queue complains each minute too: there the phase's limit decides.
+_BUSY = frozenset({"compile"})
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class Watch:
             self.enter(opened, now)
         mark = _PROGRESS.search(line)
         if mark and mark[0] != self._mark:
-            self._mark, self._sign = mark[0], now
-        if _STUCK_LINE in line:
+            self._mark, self._sign, self._stuck_lines = mark[0], now, 0
+        if _STUCK_LINE in line and self.phase not in _BUSY:
             self._stuck_lines += 1
         return opened, finding
 
@@ -82,6 +84,7 @@ class Watch:
         self._done.append({"phase": self.phase, "seconds": round(now - self._entered, 2)})
         self.phase = phase
         self._entered = self._sign = now
+        self._stuck_lines = 0
 
     def stalled(self, now: float) -> Stall | None:
         """Whether the start stands still."""
