@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from xpu_moe import device
 from xpu_moe.bench import _collective_cases as cases
-from xpu_moe.bench import _rank, collectives
+from xpu_moe.bench import _rank, answer, bounds, collectives
 from xpu_moe.bench.timing import Timing
 
 
@@ -64,16 +65,84 @@ def test_values_that_are_timed_do_not_grow_out_of_range():
 
 def test_more_ranks_than_devices_is_refused(capsys):
     assert collectives.main(["--device", "cpu", "--world", "1"]) == 2
-    assert "--world 1: wanted 2" in capsys.readouterr().err
+    assert "--world: got 1, wanted 2 to 64 (cpu)" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [("--sizes", "x"), ("--tokens", "0"), ("--rounds", "0"), ("--timeout", "nan"), ("--plot", "/no/such/a.png")],
+    [
+        ("--sizes", "x", "got 'x', wanted whole numbers from 1"),
+        ("--sizes", "²", "got '²', wanted whole numbers from 1"),
+        ("--sizes", "", "got '', wanted whole numbers from 1"),
+        ("--sizes", "99999999999999999999", "wanted whole numbers from 1 to 17179869184"),
+        ("--sizes", "8,7", "got 7 bytes, wanted a multiple of 2, which --dtype bfloat16 takes"),
+        ("--tokens", "0", "got '0', wanted whole numbers from 1 to 131072"),
+        ("--tokens", "", "got '', wanted whole numbers"),
+        ("--rounds", "0", "got 0, wanted a whole number from 1 to 10000"),
+        ("--rounds", "99999999999999999999", "got 99999999999999999999, wanted a whole number from 1 to 10000"),
+        ("--timeout", "nan", "got nan, wanted seconds"),
+        ("--timeout", "1e300", "got 1e+300, wanted seconds"),
+        ("--replays", "-1", "got -1, wanted a whole number from 0"),
+        ("--replays", "1", "cpu has no all-reduce kernels of ours; wanted --device cuda"),
+        ("--world", "1000000", "got 1000000, wanted 2 to 64 (cpu)"),
+        ("--plot", "/no/such/a.png", "wanted a .png file"),
+    ],
 )
-def test_bad_arguments_start_no_rank(wrong, capsys):
-    assert collectives.main(["--device", "cpu", *wrong]) == 2
-    assert wrong[0] in capsys.readouterr().err
+def test_bad_arguments_start_no_rank(wrong, capsys, monkeypatch):
+    monkeypatch.setattr(collectives, "run_ranks", lambda *given: pytest.fail("ranks were started"))
+    option, value, message = wrong
+    assert collectives.main(["--device", "cpu", "--json", option, value]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"bench: {option}: ") and message in printed.err
+    assert json.loads(printed.out) == {"ok": False, "cannot": printed.err.removeprefix("bench: ").strip()}
+
+
+def test_a_sweep_needs_kernels_of_ours(capsys):
+    assert collectives.main(["--device", "cpu", "--sweep"]) == 2
+    assert "--sweep: cpu has no all-reduce kernels of ours" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("cards", "says"),
+    [(0, "--device cuda: none here (cuda: no driver)"), (1, "--device cuda: got 1 device, wanted 2 or more")],
+)
+def test_too_few_cards_are_said_with_the_reason(cards, says, capsys, monkeypatch):
+    monkeypatch.setattr(device, "devices", lambda kind: ("a card",) * cards)
+    monkeypatch.setattr(device, "inventory", lambda: SimpleNamespace(unseen=("cuda: no driver",)))
+    assert collectives.main(["--device", "cuda"]) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_sizes_beyond_the_free_memory_are_refused(capsys, monkeypatch):
+    monkeypatch.setattr(bounds, "free_memory", lambda: 10**9)
+    for option, value, size in (("--sizes", "536870912", 536870912), ("--tokens", "87381", 536868864)):
+        assert collectives.main(["--device", "cpu", option, value]) == 2
+        said = f"--sizes, --tokens: got messages of {size} bytes, for which 2 ranks need 28.4 GB of the 1.0 GB"
+        assert said in capsys.readouterr().err
+
+
+def _ended(monkeypatch, rows, about, code):
+    monkeypatch.setattr(collectives, "run_ranks", lambda job, timeout_s: (rows, about, code))
+
+
+def test_a_run_that_ended_before_it_began_says_so(capsys, monkeypatch):
+    _ended(monkeypatch, [], {}, 3)
+    assert collectives.main(["--device", "cpu"]) == 3
+    out = capsys.readouterr().out
+    assert out == "no rank came as far as to name its device\nfailed: the time limit passed\n"
+
+
+def test_a_run_without_rows_is_no_success(capsys, monkeypatch):
+    about = {"world": 2, "device": "a card", "torch": "2", "library": "l", "peer_memory": "no peer access"}
+    _ended(monkeypatch, [], about, 0)
+    assert collectives.main(["--device", "cpu", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["failed"] == "nothing was measured"
+
+
+def test_an_answer_that_nobody_took_has_its_own_code(monkeypatch):
+    _ended(monkeypatch, [], {}, 1)
+    monkeypatch.setattr(answer, "emit", lambda tool, text: answer.CLOSED)
+    assert collectives.main(["--device", "cpu"]) == 141
 
 
 @pytest.mark.slow

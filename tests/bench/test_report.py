@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
-from xpu_moe.bench import kernels, report, suite, timing
+from xpu_moe import device
+from xpu_moe.bench import answer, kernels, report, suite, timing
 from xpu_moe.bench.ceilings import Ceiling
 
 
@@ -117,6 +119,63 @@ def test_kernels_on_the_cpu_prints_one_json_object(capsys, tmp_path):
     assert all(row["errors"]["ids"] == 0 and row["errors"]["codes"] == 0 for row in found["rows"])
 
 
-def test_a_wrong_tokens_list_is_an_error(capsys):
-    assert kernels.main(["--device", "cpu", "--tokens", "1,two"]) == 2
-    assert "--tokens: got '1,two'" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--tokens", "1,two", "got '1,two', wanted whole numbers from 1 to 131072, comma separated"),
+        ("--tokens", "0", "got '0', wanted whole numbers from 1"),
+        ("--tokens", "", "got '', wanted whole numbers from 1"),
+        ("--tokens", "²", "got '²', wanted whole numbers from 1"),
+        ("--tokens", "99999999999999999999", "got '99999999999999999999', wanted whole numbers from 1"),
+        ("--rounds", "0", "got 0, wanted a whole number from 1 to 10000"),
+        ("--rounds", "99999999999999999999", "got 99999999999999999999, wanted a whole number from 1 to 10000"),
+        ("--seed", "99999999999999999999", "got 99999999999999999999, wanted a whole number from 0 to"),
+        ("--seed", "-1", "got -1, wanted a whole number from 0 to"),
+        ("--plot", "/dev/null", "wanted a .png file"),
+    ],
+)
+def test_a_bad_argument_is_named_before_anything_is_measured(option, value, message, capsys, monkeypatch):
+    monkeypatch.setattr(suite, "rows_of", lambda *given: pytest.fail("a suite was started"))
+    assert kernels.main(["--device", "cpu", "--json", option, value]) == 2
+    printed = capsys.readouterr()
+    assert printed.err.startswith(f"bench: {option}: {message}" if option != "--plot" else "bench: --plot: ")
+    assert message in printed.err
+    assert json.loads(printed.out) == {"ok": False, "cannot": printed.err.removeprefix("bench: ").strip()}
+
+
+def test_no_device_is_said_in_json_as_well(capsys, monkeypatch):
+    monkeypatch.setattr(device, "devices", lambda kind: ())
+    assert kernels.main(["--device", "cuda", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["cannot"].startswith("--device cuda: none here (")
+
+
+def test_a_suite_named_twice_is_measured_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(suite, "rows_of", lambda name, setting: asked.append(name) or [_row()])
+    assert kernels.main(["--device", "cpu", "--suite", "moe", "--suite", "route_quant", "--suite", "moe"]) == 0
+    assert asked == ["moe", "route_quant"]
+
+
+def test_a_picture_that_may_not_be_written_is_refused_before_the_run(tmp_path, monkeypatch):
+    picture = tmp_path / "a.png"
+    report.check_plot(picture)
+    os.mkfifo(picture)
+    with pytest.raises(ValueError, match="which is no regular file"):
+        report.check_plot(picture)
+    picture.unlink()
+    for place in (tmp_path, picture):  # the folder of a new picture, then the picture that exists
+        monkeypatch.setattr(report.os, "access", lambda path, mode, place=place: path != place)
+        with pytest.raises(ValueError, match=r"--plot: got .*a\.png', which may not be written"):
+            report.check_plot(picture)
+        picture.touch()
+
+
+def test_a_picture_that_fails_all_the_same_is_one_line(tmp_path, capsys):
+    assert report.plot([_row()], tmp_path / "gone" / "a.png", "t") == 74
+    assert capsys.readouterr().err.endswith("a.png' could not be written: No such file or directory\n")
+
+
+def test_an_answer_that_nobody_took_has_its_own_code(monkeypatch):
+    monkeypatch.setattr(suite, "rows_of", lambda name, setting: [_row()])
+    monkeypatch.setattr(answer, "emit", lambda tool, text: answer.LOST)
+    assert kernels.main(["--device", "cpu", "--suite", "moe", "--json"]) == 74

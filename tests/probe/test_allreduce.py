@@ -205,11 +205,14 @@ def test_under_torchrun_a_dead_rank_ends_all(tmp_path):
 def test_bad_arguments_end_with_2(capsys, private_cache):
     for arguments in (
         ("--sizes", "7"), ("--world", "0"), ("--inject", "burn"), ("--timeout", "0"), ("--sizes", "x"),
-        ("--timeout", "nan"), ("--start-timeout", "inf"), ("--world", "2", "--inject", "kill@init:2"),
+        ("--sizes", "²"), ("--timeout", "nan"), ("--start-timeout", "inf"), ("--world", "2", "--inject", "kill@init:2"),
         ("--plot", "/no/such/folder/latency.png"), ("--plot", "latency.txt"), ("--world", "100000"),
     ):  # fmt: skip
-        assert allreduce.main(["--device", "cpu", *arguments]) == 2
-        assert capsys.readouterr().err.startswith("allreduce: ")
+        assert allreduce.main(["--device", "cpu", "--json", *arguments]) == 2
+        printed = capsys.readouterr()
+        assert printed.err.startswith("allreduce: ")
+        assert json.loads(printed.out) == {"ok": False, "cannot": printed.err.removeprefix("allreduce: ").strip()}
+        assert arguments[0] != "--sizes" or "--sizes: got " in printed.err
 
 
 def test_what_is_in_the_machine_decides_where_nothing_is_asked_for(tmp_path):

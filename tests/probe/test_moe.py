@@ -65,6 +65,12 @@ def test_an_output_that_was_not_written_is_wrong(capsys, monkeypatch):
         (("--group-size", "48"), "--group-size: got 48, wanted 32 or 64 or 128"),
         (("--top-k", "17"), "--top-k: got 17, wanted 1..16"),
         (("-m", "0"), "--tokens: got 0, wanted at least 1"),
+        (("--num-experts", "0"), "--num-experts: got 0, wanted at least 1"),
+        (("--num-experts", "99999999999999999999"), "--num-experts: got 99999999999999999999, wanted at most 65536"),
+        (("--hidden-size", "1048576", "--intermediate-size", "16777216"), "H 1048576, I 4194304, E 16, which need "),
+        (("--rounds", "-1"), "--rounds: got -1, wanted a whole number from 1 to 10000"),
+        (("--rounds", "0"), "--rounds: got 0, wanted a whole number from 1 to 10000"),
+        (("--seed", "99999999999999999999"), "--seed: got 99999999999999999999, wanted a whole number from 0 to 9"),
         (("--backend", "no_such"), "no_such: unknown for moe_u4 on cpu; known: cpu_grouped"),
         (("--device", "xpu"), "--device xpu: "),
     ],
@@ -74,6 +80,43 @@ def test_what_cannot_be_probed_exits_2_with_the_reason(capsys, extra, message):
     captured = capsys.readouterr()
     assert code == 2 and message in captured.err
     assert json.loads(captured.out) == {"ok": False, "cannot": captured.err.split("moe: ", 1)[1].strip()}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: 4 bytes\nframe 1"
+        ),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB"),
+    ],
+)
+def test_an_allocator_that_refuses_is_an_answer(capsys, monkeypatch, error):
+    def refuses(*_):
+        raise error
+
+    monkeypatch.setattr(moe_call, "make", refuses)
+    assert moe.main([*SMALL, "--json"]) == 2
+    said = json.loads(capsys.readouterr().out)["cannot"]
+    assert said.startswith(f"the shape is too large for this device: {str(error).splitlines()[0]}; wanted smaller")
+    assert "frame 1" not in said
+
+
+def test_a_fault_of_ours_is_not_hidden(monkeypatch):
+    def breaks(*_):
+        raise RuntimeError("a kernel went wrong")
+
+    monkeypatch.setattr(moe_call, "make", breaks)
+    with pytest.raises(RuntimeError, match="a kernel went wrong"):
+        moe.main(SMALL)
+
+
+def test_the_memory_that_is_asked_for_is_what_the_layer_takes():
+    weights = sum(t.numel() * t.element_size() for t in moe_call.make(SHAPE, "cpu", 0).weights.values())
+    with pytest.raises(moe_call.CannotProbe, match="wanted a shape for the 0.0 GB that are free"):
+        moe_call.check_memory(SHAPE, "cpu", weights)
+    moe_call.check_memory(SHAPE, "cpu", 2 * weights)
+    moe_call.check_memory(SHAPE, "cuda", 1)
 
 
 def test_the_floor_counts_each_chosen_expert_once():

@@ -95,7 +95,17 @@ def test_no_accelerator_is_said(capsys, monkeypatch):
     monkeypatch.setattr(p2p, "devices", lambda stop: {"cpu": 1})
     assert p2p.main([]) == 2
     assert "no accelerator here" in capsys.readouterr().err
-    for wrong in (["--timeout", "nan"], ["--cards", "0,x"], ["--inject", "corrupt@0>1"], ["--rehearse", "-1"]):
+    assert p2p.main(["--json"]) == 2
+    told = json.loads(capsys.readouterr().out)
+    assert told["ok"] is False and told["cannot"].startswith("no accelerator here")
+    for wrong in (
+        ["--timeout", "nan"],
+        ["--cards", "0,x"],
+        ["--cards", "²"],
+        ["--cards", ""],
+        ["--inject", "corrupt@0>1"],
+        ["--rehearse", "-1"],
+    ):
         assert p2p.main(wrong) == 2
         assert capsys.readouterr().err.startswith(f"p2p: {wrong[0]}: ")
     assert p2p.main(["--bytes", "10"]) == 2

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import math
 import os
 import signal
 import subprocess
@@ -18,6 +17,8 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from xpu_moe.bench import answer, bounds
 
 HELP = "all-reduce, QK norm and residual norm across ranks: graph and eager us, rivals, exactness"
 
@@ -29,6 +30,9 @@ NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"
 NO_EVENTS = {"NCCL_GRAPH_MIXING_SUPPORT": "0"}
 SIZES = (8, 512, 6144, 6144 * 4, 96 << 10, 512 << 10, 2 << 20, 8 << 20, 32 << 20, 128 << 20)
 SMALL = (8, 6144, 96 << 10)
+_ROW = 3072  # values of a token in the fused forms
+_ITEM = {"bfloat16": 2, "float16": 2, "float32": 4}  # bytes a value
+_MOST_BYTES, _MOST_REPLAYS, _MOST_CPU_RANKS = 1 << 34, 10**9, 64
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -36,7 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--world", type=int, help="ranks (default: all accelerators; 2 on a CPU)")
     parser.add_argument("--device", choices=("cuda", "xpu", "cpu"), help="default: the first accelerator, else the CPU")
     parser.add_argument("--sizes", help="bytes, comma separated")
-    parser.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16")
+    parser.add_argument("--dtype", choices=tuple(_ITEM), default="bfloat16")
     parser.add_argument("--tokens", default="1,4,16", help="M of the fused forms, comma separated")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--replays", type=int, default=0, help="checked all-reduces with changing data (cuda)")
@@ -48,51 +52,91 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0: all right; 1: a wrong result or a failed rank; 2: bad arguments; 3: the time limit passed."""
+    """0: all right; 1: a wrong result or a failed rank; 2: bad arguments; 3: the time limit passed; 74, 141:
+    `answer.emit`."""
     from xpu_moe import device
-    from xpu_moe.bench import report
 
     arguments = _parser().parse_args(argv)
     kind = arguments.device or device.current().kind
-    found = len(device.devices(kind))
-    world = (2 if kind == "cpu" else found) if arguments.world is None else arguments.world
-    if world < 2 or (kind != "cpu" and world > found):
-        most = "or more" if kind == "cpu" else f"to {found}"
-        print(f"bench: --world {world}: wanted 2 {most} ({kind})", file=sys.stderr)
-        return 2
     try:
-        sizes = _numbers("--sizes", arguments.sizes) or (SMALL if kind == "cpu" else SIZES)
-        tokens = _numbers("--tokens", arguments.tokens)
-        report.check_plot(arguments.plot)
-        if arguments.rounds < 1 or not 0 < arguments.timeout < math.inf:
-            raise ValueError(f"--rounds {arguments.rounds}, --timeout {arguments.timeout:g}: wanted more than 0")
+        job = _job(arguments, kind)
     except ValueError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
-    job = {
+        return answer.refuse("bench", str(error), arguments.json)
+    rows, about, code = run_ranks(job, arguments.timeout)
+    about = {**about, "command": " ".join(["python -m xpu_moe.bench collectives", *argv])}
+    if code:  # what was measured before is shown all the same
+        about["failed"] = "the time limit passed" if code == 3 else "a rank failed"
+    elif not rows:
+        about["failed"], code = "nothing was measured", 1
+    lost, wrong = _finish(rows, about, arguments)
+    return lost or code or wrong
+
+
+def _job(arguments: argparse.Namespace, kind: str) -> dict[str, Any]:
+    """What the ranks are told to do. Raises ValueError for arguments that cannot be meant, or not here."""
+    from xpu_moe.bench import report
+    from xpu_moe.comm.peers import ROOMS
+
+    world = _world(arguments.world, kind)
+    bounds.whole("--rounds", arguments.rounds, 1, bounds.ROUNDS)
+    bounds.seconds("--timeout", arguments.timeout)
+    bounds.whole("--replays", arguments.replays, 0, _MOST_REPLAYS)
+    for option, given in (("--replays", arguments.replays), ("--sweep", arguments.sweep)):
+        if given and kind not in ROOMS:
+            raise ValueError(
+                f"{option}: {kind} has no all-reduce kernels of ours; wanted --device {' or '.join(ROOMS)}"
+            )
+    sizes: Sequence[int] = SMALL if kind == "cpu" else SIZES
+    if arguments.sizes is not None:
+        sizes = bounds.listed("--sizes", arguments.sizes, _MOST_BYTES)
+    item = _ITEM[arguments.dtype]
+    odd = [size for size in sizes if size % item]
+    if odd:
+        raise ValueError(
+            f"--sizes: got {odd[0]} bytes, wanted a multiple of {item}, which --dtype {arguments.dtype} takes"
+        )
+    tokens = bounds.listed("--tokens", arguments.tokens, bounds.TOKENS)
+    if kind == "cpu":
+        _check_memory(world, max(*sizes, max(tokens) * _ROW * item))
+    report.check_plot(arguments.plot)
+    return {
         "kind": kind,
         "world": world,
         "sizes": list(sizes),
-        "tokens": tokens,
+        "tokens": list(tokens),
         "dtype": arguments.dtype,
         "rounds": arguments.rounds,
         "replays": arguments.replays,
         "sweep": arguments.sweep,
     }
-    rows, about, code = run_ranks(job, arguments.timeout)
-    about = {**about, "command": " ".join(["python -m xpu_moe.bench collectives", *argv])}
-    if code:  # what was measured before is shown all the same
-        about["failed"] = "the time limit passed" if code == 3 else "a rank failed"
-    wrong = _finish(rows, about, arguments)
-    return code or wrong
 
 
-def _numbers(option: str, text: str | None) -> list[int]:
-    """Whole numbers from 1 on, comma separated. Raises ValueError."""
-    parts = [part.strip() for part in text.split(",")] if text else []
-    if not all(part.isdigit() and int(part) for part in parts):
-        raise ValueError(f"{option}: got {text!r}, wanted whole numbers from 1 on, comma separated")
-    return [int(part) for part in parts]
+def _check_memory(ranks: int, largest: int) -> None:
+    """Raise ValueError where messages of `largest` bytes do not fit into the host's free memory.
+
+    A CPU rank takes 25 times its message (measured: the fingerprint's 64-bit words of each byte), and 250 MB for torch.
+    """
+    needed, free = ranks * (250 * 1000**2 + 26 * largest), bounds.free_memory()
+    if free and needed > free:
+        raise ValueError(
+            f"--sizes, --tokens: got messages of {largest} bytes, for which {ranks} ranks need {needed / 1e9:.1f} GB "
+            f"of the {free / 1e9:.1f} GB that are free; wanted smaller ones, or a smaller --world"
+        )
+
+
+def _world(asked: int | None, kind: str) -> int:
+    """How many ranks. Raises ValueError where there are not so many devices."""
+    from xpu_moe import device
+
+    found = _MOST_CPU_RANKS if kind == "cpu" else len(device.devices(kind))
+    if not found:
+        raise ValueError(f"--device {kind}: none here ({'; '.join(device.inventory().unseen)})")
+    if found < 2:
+        raise ValueError(f"--device {kind}: got 1 device, wanted 2 or more (ranks on a CPU: --device cpu)")
+    world = (2 if kind == "cpu" else found) if asked is None else asked
+    if not 2 <= world <= found:
+        raise ValueError(f"--world: got {world}, wanted 2 to {found} ({kind})")
+    return world
 
 
 def rank_environment(yours: Mapping[str, str]) -> dict[str, str]:
@@ -165,8 +209,8 @@ def _read(ranks: list[subprocess.Popen]) -> tuple[list[dict], dict[str, Any]]:
         found = json.loads(line)
         if "row" in found:
             rows.append(found["row"])
-            print(f"bench: {found['row']['name']} {found['row']['shape']} {found['row']['timing']['us']:.2f} us",
-                  file=sys.stderr, flush=True)  # fmt: skip
+            row = found["row"]
+            answer.warn(f"bench: {row['name']} {row['shape']} {row['timing']['us']:.2f} us")
         else:
             about.update(found)
     return rows, about
@@ -198,7 +242,8 @@ def _end(ranks: list[subprocess.Popen]) -> None:
             rank.wait()
 
 
-def _finish(rows: list[dict], about: dict[str, Any], arguments: argparse.Namespace) -> int:
+def _finish(rows: list[dict], about: dict[str, Any], arguments: argparse.Namespace) -> tuple[int, int]:
+    """The answer and the picture: the code of what could not be written (or 0), and 1 for a wrong result."""
     from xpu_moe.bench import report
     from xpu_moe.bench.timing import Timing
 
@@ -207,17 +252,18 @@ def _finish(rows: list[dict], about: dict[str, Any], arguments: argparse.Namespa
         report.Row(**{**{k: v for k, v in row.items() if k not in derived}, "timing": Timing(**row["timing"])})
         for row in rows
     ]
-    where = sys.stderr if arguments.json else sys.stdout
-    print(f"{about.get('world')} x {about.get('device')}, torch {about.get('torch')}, {about.get('library')}; "
-          f"{about.get('peer_memory')}; us of the slowest rank", file=where)  # fmt: skip
-    print(report.table(made), file=where)
-    print(report.reasons(made), file=where)
-    if "replays" in about:
-        print(f"replays: {json.dumps(about['replays'])}", file=where)
-    if arguments.json:
-        json.dump(report.document(made, about), sys.stdout)
-        print()
+    lines = [
+        f"{about['world']} x {about['device']}, torch {about['torch']}, {about['library']}; {about['peer_memory']}; "
+        "us of the slowest rank"
+        if "device" in about
+        else "no rank came as far as to name its device"
+    ]
+    lines += [report.table(made), report.reasons(made)] if made else []
+    lines += [f"failed: {about['failed']}"] if "failed" in about else []
+    lines += [f"replays: {json.dumps(about['replays'])}"] if "replays" in about else []
+    lost = report.say("\n".join(lines), report.document(made, about), arguments.json)
     if arguments.plot and made:
-        report.plot(made, arguments.plot, f"xpu_moe collectives on {about.get('world')} x {about.get('device')}")
+        title = f"xpu_moe collectives on {about.get('world')} x {about.get('device')}"
+        lost = report.plot(made, arguments.plot, title) or lost
     wrong = sum(value for row in made for name, value in row.errors.items() if name in ("wrong", "bits"))
-    return 1 if wrong or about.get("replays", {}).get("wrong") else 0
+    return lost, 1 if wrong or about.get("replays", {}).get("wrong") else 0

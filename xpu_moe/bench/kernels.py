@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+from xpu_moe.bench import answer, bounds
 
 HELP = "kernels of this machine's device: us, bytes, TB/s, x floor, x rival, error, backend"
 
@@ -29,7 +29,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0: all rows measured; 1: a suite failed (the others are printed); 2: bad arguments."""
+    """0: all rows measured; 1: a suite failed (the others are printed); 2: bad arguments; 74, 141: `answer.emit`."""
     from xpu_moe import device
     from xpu_moe.bench import report, suite
     from xpu_moe.bench.ceilings import ceiling
@@ -37,33 +37,35 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
     kind = arguments.device or device.current().kind
     if not device.devices(kind):
-        print(f"bench: --device {kind}: none here ({'; '.join(device.inventory().unseen)})", file=sys.stderr)
-        return 2
+        unseen = "; ".join(device.inventory().unseen)
+        return answer.refuse("bench", f"--device {kind}: none here ({unseen})", arguments.json)
     try:
-        tokens = tuple(int(part) for part in arguments.tokens.split(",")) if arguments.tokens else ()
-    except ValueError:
-        print(f"bench: --tokens: got {arguments.tokens!r}, wanted whole numbers, comma separated", file=sys.stderr)
-        return 2
-    try:
-        report.check_plot(arguments.plot)
-        if arguments.rounds < 1 or any(count < 1 for count in tokens):
-            raise ValueError("--rounds, --tokens: wanted whole numbers from 1 on")
+        tokens = _checked(arguments)
     except ValueError as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 2
+        return answer.refuse("bench", str(error), arguments.json)
     setting = suite.Setting(kind, ceiling(kind), arguments.quick, arguments.rounds, arguments.seed, tokens)
     rows: list[report.Row] = []
     failed: dict[str, str] = {}
-    for name in arguments.suite or suite.names():
+    for name in dict.fromkeys(arguments.suite or suite.names()):
         try:
             for row in suite.rows_of(name, setting):
                 rows.append(row)
                 setting.say(f"{name}: {'  '.join(report.cells(row))}")
         except Exception as error:
-            traceback.print_exc()
+            answer.warn(traceback.format_exc())
             failed[name] = f"{type(error).__name__}: {error}"
-    _print(rows, failed, _about(setting, argv), arguments)
-    return 1 if failed else 0
+    lost = _print(rows, failed, _about(setting, argv), arguments)
+    return lost or (1 if failed else 0)
+
+
+def _checked(arguments: argparse.Namespace) -> tuple[int, ...]:
+    """The values of M (none: each suite's own). Raises ValueError for arguments out of bounds."""
+    from xpu_moe.bench import report
+
+    bounds.whole("--rounds", arguments.rounds, 1, bounds.ROUNDS)
+    bounds.whole("--seed", arguments.seed, 0, bounds.SEED)
+    report.check_plot(arguments.plot)
+    return () if arguments.tokens is None else bounds.listed("--tokens", arguments.tokens, bounds.TOKENS)
 
 
 def _about(setting: Any, argv: Sequence[str]) -> dict[str, Any]:
@@ -83,20 +85,16 @@ def _about(setting: Any, argv: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def _print(rows: list, failed: dict[str, str], about: dict[str, Any], arguments: argparse.Namespace) -> None:
+def _print(rows: list, failed: dict[str, str], about: dict[str, Any], arguments: argparse.Namespace) -> int:
+    """The answer, and the picture; 0, or the code of what could not be written."""
     from xpu_moe.bench import report
 
-    where = sys.stderr if arguments.json else sys.stdout
     name, source = about["device"]["name"], about["ceiling"]["source"]
-    print(f"{name}, torch {about['torch']}; floor at {about['ceiling']['bytes_per_s'] / 1e12:.3g} TB/s ({source})",
-          file=where)  # fmt: skip
-    if rows:
-        print(report.table(rows), file=where)
-        print(report.reasons(rows), file=where)
-    for suite_name, error in failed.items():
-        print(f"suite {suite_name} failed: {error}", file=where)
-    if arguments.json:
-        json.dump({**report.document(rows, about), "failed": failed}, sys.stdout)
-        print()
+    lines = [f"{name}, torch {about['torch']}; floor at {about['ceiling']['bytes_per_s'] / 1e12:.3g} TB/s ({source})"]
+    lines += [report.table(rows), report.reasons(rows)] if rows else []
+    lines += [f"suite {suite_name} failed: {error}" for suite_name, error in failed.items()]
+    document = {**report.document(rows, about), "failed": failed}
+    lost = report.say("\n".join(lines), document, arguments.json)
     if arguments.plot and rows:
-        report.plot(rows, arguments.plot, f"xpu_moe kernels on {name}")
+        lost = report.plot(rows, arguments.plot, f"xpu_moe kernels on {name}") or lost
+    return lost

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xpu_moe.bench import answer
 from xpu_moe.bench.timing import Timing
 
 SCHEMA = "xpu_moe.bench/1"
@@ -111,10 +113,25 @@ def check_plot(path: Path | None) -> None:
         raise ValueError("--plot: matplotlib is not installed (pip install matplotlib)")
     if path.is_dir() or not path.parent.is_dir() or path.suffix != ".png":
         raise ValueError(f"--plot: got {str(path)!r}, wanted a .png file in a folder that exists")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"--plot: got {str(path)!r}, which is no regular file; wanted a .png file")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise ValueError(f"--plot: got {str(path)!r}, which may not be written; wanted a .png file that may")
 
 
-def plot(rows: Sequence[Row], path: Path, title: str) -> None:
-    """Bars of every case with its rivals and its floor, as a PNG. RuntimeError where matplotlib is missing."""
+def say(text: str, data: Mapping[str, Any], as_json: bool) -> int:
+    """`text` on stdout; with `as_json` it goes to stderr, and `data` to stdout. `answer.emit`'s code."""
+    if not as_json:
+        return answer.emit("bench", text)
+    answer.warn(text)
+    return answer.emit("bench", json.dumps(data))
+
+
+def plot(rows: Sequence[Row], path: Path, title: str) -> int:
+    """Bars of every case with its rivals and its floor, as a PNG: 0, or LOST where it cannot be written.
+
+    RuntimeError where matplotlib is missing.
+    """
     try:
         import matplotlib
     except ImportError:
@@ -142,6 +159,12 @@ def plot(rows: Sequence[Row], path: Path, title: str) -> None:
     axes.set_title(title)
     axes.legend()
     figure.tight_layout()
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
-    print(f"bench: plot in {path}", file=sys.stderr)
+    try:
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        answer.warn(f"bench: --plot: {str(path)!r} could not be written: {error.strerror or error}")
+        return answer.LOST
+    finally:
+        pyplot.close(figure)
+    answer.warn(f"bench: plot in {path}")
+    return 0

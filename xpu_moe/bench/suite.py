@@ -7,13 +7,13 @@ yields a row for every rival that it could not import as well (`rival_note`), ne
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
 import xpu_moe.bench.suites as _suites
+from xpu_moe.bench import answer
 from xpu_moe.bench.ceilings import Ceiling
 
 
@@ -43,7 +43,7 @@ class Setting:
 
     def say(self, text: str) -> None:
         """Progress, on stderr."""
-        print(f"bench: {text}", file=sys.stderr, flush=True)
+        answer.warn(f"bench: {text}")
 
 
 def names() -> tuple[str, ...]:

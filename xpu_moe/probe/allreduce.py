@@ -4,7 +4,7 @@ Starts its ranks on this host, or joins torchrun's (one of these under every tor
 parent without torch watches the ranks and ends the run whatever state they are in.
 
 Exit codes: 0 right and measured; 2 a bad argument; 3 a hang; 4 a rank died, or none could start; 5 wrong data; 130 and
-143 interrupted. Nothing of the run is left on the machine.
+143 interrupted; 74 and 141 the answer could not be written (`answer.emit`). Nothing of the run is left on the machine.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from xpu_moe.bench import answer, bounds
 from xpu_moe.env import read
 from xpu_moe.probe._allreduce import faults, plot, remember, report, run
 from xpu_moe.probe._allreduce.plan import FORMS, Plan, steps
@@ -37,8 +38,8 @@ def main(argv: Sequence[str]) -> int:
         try:
             plan, joined = _plan(arguments, stop)
         except (ValueError, run.CannotStart) as error:
-            print(f"allreduce: {error}", file=sys.stderr)
-            return stop.exit_code if stop.signal else 2 if isinstance(error, ValueError) else 4
+            code = stop.exit_code if stop.signal else 2 if isinstance(error, ValueError) else 4
+            return answer.refuse("allreduce", str(error), arguments.json, code)
         result = run.run(plan, joined, stop)
         if stop.signal:
             result.verdict = "interrupted"
@@ -46,19 +47,22 @@ def main(argv: Sequence[str]) -> int:
             kept = remember.replay(result)
             result.notes += [kept] if kept else []
         result.seconds = time.monotonic() - begun
+        lost = 0
         if joined is None or joined.rank == 0 or result.verdict != "ok":
-            _show(result, arguments)
+            lost = _show(result, arguments)
         if result.verdict == "interrupted":
             return 128 + (stop.signal or signal.SIGINT)
-        return report.EXIT[result.verdict]
+        return lost or report.EXIT[result.verdict]
 
 
-def _show(result: report.Result, arguments: argparse.Namespace) -> None:
+def _show(result: report.Result, arguments: argparse.Namespace) -> int:
+    """The answer and the picture; `answer.emit`'s code."""
     data = result.as_json()
-    print(json.dumps(data) if arguments.json else report.text(result), flush=True)
+    lost = answer.emit("allreduce", json.dumps(data) if arguments.json else report.text(result))
     if arguments.plot and result.rows:
         plot.draw(data, Path(arguments.plot))
         print(f"allreduce: drew {arguments.plot}", file=sys.stderr)
+    return lost
 
 
 def _plan(arguments: argparse.Namespace, stop: Stop) -> tuple[Plan, run.Joined | None]:
@@ -80,7 +84,7 @@ def _plan(arguments: argparse.Namespace, stop: Stop) -> tuple[Plan, run.Joined |
     kind, backend, world = run.chosen(arguments.backend, arguments.device, asked, stop)
     if fault.kind and fault.rank >= world:
         raise ValueError(f"--inject: got rank {fault.rank}, wanted 0 to {world - 1}")
-    sizes = [int(size) for size in arguments.sizes.split(",")] if arguments.sizes else None
+    sizes = None if arguments.sizes is None else bounds.listed("--sizes", arguments.sizes, 1 << 40)
     chosen = steps(kind, sizes=sizes, dtype=arguments.dtype, max_bytes=arguments.max_bytes, forms=arguments.forms)
     if kind == "cpu" and joined is None:
         run.check_memory(world, max((step.bytes for step in chosen), default=0))

@@ -10,15 +10,17 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from xpu_moe.bench import answer, bounds
 from xpu_moe.probe.moe_shape import TOLERANCE, Shape
 
 HELP = "INT4 MoE layer of this device: numbers against float64, us, GB/s, share of the memory's bandwidth"
 
 OK, WRONG, CANNOT = 0, 1, 2
+_NAME = "xpu_moe.probe moe"
+_SIZES = "--tokens, --hidden-size, --intermediate-size, --num-experts"
 # flag -> the module of the Intel room whose `probe(shape, call)` serves it: {"ok", "error", "tolerance", "lines", …}
 _SOURCES = {"emulate": "xpu_moe.esimd.runtime.emulate_probe", "opencl": "xpu_moe.esimd.runtime.opencl_probe"}
 
@@ -49,19 +51,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0: right; 1: wrong numbers; 2: it could not be run (the reason is on stderr and in the JSON)."""
+    """0: right; 1: wrong numbers; 2: it could not be run (the reason is on stderr and in the JSON); 74, 141:
+    `answer.emit`."""
     arguments = parser().parse_args(argv)
     try:
         report = _report(arguments)
     except Exception as error:
         if not _expected(error):
             raise
-        print(f"xpu_moe.probe moe: {error}", file=sys.stderr)
-        if arguments.json:
-            print(json.dumps({"ok": False, "cannot": str(error)}))
-        return CANNOT
-    _say(report, arguments.json)
-    return OK if report["ok"] else WRONG
+        return answer.refuse(_NAME, _reason(error), arguments.json, CANNOT)
+    lost = answer.emit(_NAME, json.dumps(report) if arguments.json else _text(report))
+    return lost or (OK if report["ok"] else WRONG)
 
 
 def _expected(error: Exception) -> bool:
@@ -71,19 +71,41 @@ def _expected(error: Exception) -> bool:
 
     names = {"ToolEnvironmentError", "MissingProgram", "BuildError", "LibsyclError", "KernelMissing", "RuntimeFailure"}
     known = isinstance(error, NoBackend | CannotProbe | ValueError | ModuleNotFoundError)
-    return known or type(error).__name__ in names
+    return known or type(error).__name__ in names or _too_large(error)
+
+
+def _too_large(error: Exception) -> bool:
+    """Whether an allocator refused: torch raises its own error for a device, a plain RuntimeError on a CPU."""
+    words = ("can't allocate memory", "Storage size calculation overflowed")
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or any(word in str(error) for word in words)
+    )
+
+
+def _reason(error: Exception) -> str:
+    if not _too_large(error):
+        return str(error)
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return f"the shape is too large for this device: {first}; wanted smaller {_SIZES} or a larger --tp"
 
 
 def _report(arguments: argparse.Namespace) -> dict:
     from xpu_moe.probe import moe_call
 
+    if arguments.rounds is not None:
+        bounds.whole("--rounds", arguments.rounds, 1, bounds.ROUNDS)
+    bounds.whole("--seed", arguments.seed, 0, bounds.SEED)
     shape = Shape(
         arguments.tokens, arguments.hidden_size, arguments.intermediate_size, arguments.tp, arguments.num_experts,
         arguments.top_k, arguments.group_size, arguments.dtype, arguments.nibble, arguments.activation,
         arguments.routed,
     )  # fmt: skip
     moe_call.check_shape(shape)
-    call = moe_call.make(shape, moe_call.device_kind(arguments.device), arguments.seed)
+    kind = moe_call.device_kind(arguments.device)
+    moe_call.check_memory(shape, kind)
+    call = moe_call.make(shape, kind, arguments.seed)
     found = {
         flag: importlib.import_module(module).probe(shape, call)
         for flag, module in _SOURCES.items()
@@ -94,39 +116,29 @@ def _report(arguments: argparse.Namespace) -> dict:
     return report
 
 
-def _say(report: dict, as_json: bool) -> None:
-    """The report: JSON alone on stdout, or lines for reading."""
-    if as_json:
-        print(json.dumps(report))
-        return
+def _text(report: dict) -> str:
+    """The report in lines for reading."""
     shape = report["shape"]
-    print(f"device    {report['device']} ({report['architecture'] or 'architecture unknown'})")
-    print(
+    lines = [
+        f"device    {report['device']} ({report['architecture'] or 'architecture unknown'})",
         f"shape     M {shape['tokens']}, H {shape['hidden_size']}, I {shape['inter']} of TP{shape['tp']}, "
         f"E {shape['num_experts']}, top_k {shape['top_k']}, group {shape['group_size']}, {shape['dtype']}, "
-        f"{shape['nibble']}, {shape['activation']}"
-    )
-    print(f"backend   {report['backend']}: {report['reason']}")
-    for name, reason in report["refused"]:
-        print(f"          not {name}: {reason}")
-    print(f"numbers   {_verdict(report)}")
-    print(
+        f"{shape['nibble']}, {shape['activation']}",
+        f"backend   {report['backend']}: {report['reason']}",
+        *(f"          not {name}: {reason}" for name, reason in report["refused"]),
+        f"numbers   {_verdict(report)}",
         f"time      {report['us']:.1f} us ({report['us_low']:.1f} to {report['us_high']:.1f}; {report['method']}), "
-        f"host {report['host_us']:.1f} us a call"
-    )
-    print(f"traffic   {report['bytes'] / 1e6:.2f} MB must be read, {report['gbps']:.1f} GB/s")
-    if report["bandwidth"]:
-        print(
-            f"memory    {report['percent_of_bandwidth']:.1f} % of {report['bandwidth'] / 1e9:.0f} GB/s "
-            f"({report['bandwidth_source']}); {report['times_floor']:.2f} x the floor of {report['floor_us']:.1f} us"
-        )
-    else:
-        print(f"memory    bandwidth unknown ({report['bandwidth_source']}): no floor")
+        f"host {report['host_us']:.1f} us a call",
+        f"traffic   {report['bytes'] / 1e6:.2f} MB must be read, {report['gbps']:.1f} GB/s",
+        f"memory    {report['percent_of_bandwidth']:.1f} % of {report['bandwidth'] / 1e9:.0f} GB/s "
+        f"({report['bandwidth_source']}); {report['times_floor']:.2f} x the floor of {report['floor_us']:.1f} us"
+        if report["bandwidth"]
+        else f"memory    bandwidth unknown ({report['bandwidth_source']}): no floor",
+    ]
     for flag in _SOURCES:
         if flag in report:
-            print(f"{flag:9} {_verdict(report[flag])}")
-            for line in report[flag]["lines"]:
-                print(f"          {line}")
+            lines += [f"{flag:9} {_verdict(report[flag])}", *(f"          {line}" for line in report[flag]["lines"])]
+    return "\n".join(lines)
 
 
 def _verdict(found: dict) -> str:

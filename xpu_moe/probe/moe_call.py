@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from xpu_moe import device
-from xpu_moe.bench import ceilings, timing
+from xpu_moe.bench import bounds, ceilings, timing
 from xpu_moe.cpu.moe_u4 import reference as moe_reference
 from xpu_moe.cpu.moe_u4_routed import reference as routed_reference
 from xpu_moe.formats.int4 import Int4MoeWeights
@@ -25,6 +25,8 @@ from xpu_moe.probe.moe_shape import TOLERANCE, Shape
 ROUTINGS = {"cpu": 4, "xpu": 16, "cuda": 16}
 ROUNDS = {"cpu": 3, "xpu": 20, "cuda": 20}
 POISON = 0xCD
+# Beyond these no product of sizes is a number of bytes that an allocator can be asked for.
+_MOST = {"tokens": bounds.TOKENS, "hidden_size": 1 << 20, "intermediate_size": 1 << 24, "num_experts": 1 << 16}
 
 
 class CannotProbe(RuntimeError):
@@ -33,6 +35,9 @@ class CannotProbe(RuntimeError):
 
 def check_shape(shape: Shape) -> None:
     """Raise CannotProbe for flags that fit no layer."""
+    for name, most in _MOST.items():
+        if getattr(shape, name) > most:
+            raise CannotProbe(f"--{name.replace('_', '-')}: got {getattr(shape, name)}, wanted at most {most}")
     if shape.tp < 1 or shape.intermediate_size % shape.tp:
         raise CannotProbe(f"--tp: got {shape.tp}, wanted a divisor of --intermediate-size {shape.intermediate_size}")
     if shape.group_size not in GROUP_SIZES:
@@ -40,10 +45,32 @@ def check_shape(shape: Shape) -> None:
     for flag, value in (("--hidden-size", shape.hidden_size), ("--intermediate-size / --tp", shape.inter)):
         if value <= 0 or value % shape.group_size:
             raise CannotProbe(f"{flag}: got {value}, wanted a multiple of --group-size {shape.group_size}")
+    if shape.num_experts < 1:
+        raise CannotProbe(f"--num-experts: got {shape.num_experts}, wanted at least 1")
     if not 1 <= shape.top_k <= shape.num_experts:
         raise CannotProbe(f"--top-k: got {shape.top_k}, wanted 1..{shape.num_experts} (--num-experts)")
     if shape.tokens < 1:
         raise CannotProbe(f"--tokens: got {shape.tokens}, wanted at least 1")
+
+
+def check_memory(shape: Shape, kind: str, free: int | None = None) -> None:
+    """Raise CannotProbe where a CPU's free memory does not hold the layer: Linux would end the process without a word.
+
+    Counted: nibbles and scales (drawn in float32, the largest at a time), x and float64 copies of it, the routes.
+    """
+    if kind != "cpu":
+        return  # an accelerator's allocator refuses in words
+    free = bounds.free_memory() if free is None else free
+    rows = w13_rows(shape.activation, shape.inter)
+    values = shape.num_experts * shape.hidden_size * (rows + shape.inter)
+    routes = ROUTINGS[kind] * shape.tokens * (shape.num_experts + 2 * shape.top_k) * 4
+    needed = values // 2 + 6 * values // shape.group_size + 20 * shape.tokens * shape.hidden_size + routes
+    if free and needed > free:
+        raise CannotProbe(
+            f"--tokens, --hidden-size, --intermediate-size / --tp, --num-experts: got M {shape.tokens}, H "
+            f"{shape.hidden_size}, I {shape.inter}, E {shape.num_experts}, which need {needed / 1e9:.1f} GB; wanted a "
+            f"shape for the {free / 1e9:.1f} GB that are free"
+        )
 
 
 def device_kind(asked: str | None) -> str:

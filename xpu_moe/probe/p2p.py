@@ -7,7 +7,8 @@ kernel and library; `env`, `launch` and `doctor` read it, and without one CCL_TO
 These are copies; loads and stores of kernels are what `python -m xpu_moe.probe allreduce` exercises.
 
 Exit codes: 0 every pair is reachable and intact (or one card: nothing to prove); 1 a pair is not reachable; 2 a bad
-argument, or no card; 3 a hang; 4 the process died; 5 wrong data; 130 and 143 interrupted.
+argument, or no card; 3 a hang; 4 the process died; 5 wrong data; 74 and 141 the answer could not be written (see
+`answer.emit`); 130 and 143 interrupted.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from xpu_moe import cache, verdict
+from xpu_moe.bench import answer
 from xpu_moe.env import read
 from xpu_moe.probe._watch.footprint import Footprint, sweep
 from xpu_moe.probe._watch.patience import Impatient, devices
@@ -39,18 +41,16 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
     wrong = _wrong(arguments)
     if wrong:
-        print(f"p2p: {wrong}", file=sys.stderr)
-        return 2
+        return answer.refuse("p2p", wrong, arguments.json)
     sweep()
     with Stop() as stop:
         try:
             kind = "rehearsal" if arguments.rehearse else arguments.device or next(iter(devices(stop)))
         except Impatient as error:
-            print(f"p2p: {error}: name --device", file=sys.stderr)
-            return stop.exit_code if stop.signal else 3
+            code = stop.exit_code if stop.signal else 3
+            return answer.refuse("p2p", f"{error}: name --device", arguments.json, code)
         if kind not in ("xpu", "cuda", "rehearsal"):
-            print("p2p: no accelerator here (see `python -m xpu_moe.doctor`)", file=sys.stderr)
-            return 2
+            return answer.refuse("p2p", "no accelerator here (see `python -m xpu_moe.doctor`)", arguments.json)
         seen: dict[str, Any] = {"cards": [], "pairs": []}
         outcome = _watched(arguments, kind, stop, seen)
         if outcome.kind == "interrupted":
@@ -58,8 +58,8 @@ def main(argv: Sequence[str]) -> int:
     result = _result(kind, outcome, seen)
     if len(seen["cards"]) > 1 and kind != "rehearsal" and not arguments.no_save:
         result["kept"] = _keep(kind, result)
-    print(json.dumps(result) if arguments.json else _text(result))
-    return _EXIT[result["verdict"]]
+    lost = answer.emit("p2p", json.dumps(result) if arguments.json else _text(result))
+    return lost or _EXIT[result["verdict"]]
 
 
 def _wrong(arguments: argparse.Namespace) -> str:
@@ -72,7 +72,8 @@ def _wrong(arguments: argparse.Namespace) -> str:
         return f"--rehearse: got {arguments.rehearse}, wanted a number of cards"
     if arguments.inject and not arguments.rehearse:
         return "--inject: breaks a rehearsal only; wanted --rehearse N with it"
-    if arguments.cards and not all(part.strip().isdigit() for part in arguments.cards.split(",")):
+    parts = [part.strip() for part in (arguments.cards or "").split(",")]
+    if arguments.cards is not None and not all(part.isascii() and part.isdecimal() for part in parts):
         return f"--cards: got {arguments.cards!r}, wanted indices such as 0,1,2,3"
     return ""
 

@@ -90,7 +90,7 @@ def steps(
     found = []
     for size in sizes or [size for size, _ in SIZES]:
         if size < 2 or size % 2:
-            raise ValueError(f"size: got {size} bytes, wanted a multiple of 2")
+            raise ValueError(f"--sizes: got {size} bytes, wanted a multiple of 2")
         if size <= max_bytes:
             chosen = _dtype(size, dtype)
             rounds, calls = _at(_ROUNDS[speed], size), _at(_CALLS[speed], size)

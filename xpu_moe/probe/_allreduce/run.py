@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from xpu_moe.bench import bounds
 from xpu_moe.env import library as libraries
 from xpu_moe.env import profiles, read, versions
 from xpu_moe.env.registry import find
@@ -74,22 +75,13 @@ def check_memory(ranks: int, largest: int, available: int | None = None) -> None
 
     A rank holds its message, the result and the check's copy of it; 250 MB are torch (measured: 2.13 on a CPU).
     """
-    free = _available_memory() if available is None else available
+    free = bounds.free_memory() if available is None else available
     needed = ranks * (250 * 1000**2 + 3 * largest)
     if free and needed > free:
         raise ValueError(
             f"--world: got {ranks}, whose messages of up to {largest} bytes need {needed / 1e9:.1f} GB of the "
             f"{free / 1e9:.1f} GB that are free; take fewer ranks or --max-bytes"
         )
-
-
-def _available_memory() -> int:
-    """Bytes that the kernel could give without swapping; 0 where it does not say."""
-    try:
-        found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
-    except OSError:
-        return 0
-    return int(found[1]) * 1024 if found else 0
 
 
 def run(plan: Plan, mine: Joined | None, stop: Stop) -> report.Result:
