@@ -24,6 +24,7 @@ import torch
 
 from tests.cuda.decode.soak_cells import STYLES, Cells
 from tests.cuda.decode.soak_layers import VARIANTS, Layer, Variant
+from xpu_moe.bench import answer
 from xpu_moe.cuda import compiler, jit
 from xpu_moe.cuda.decode import launch
 from xpu_moe.cuda.decode.plan import BUCKETS, plan
@@ -231,8 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     given = parser.parse_args(arguments)
     if not torch.cuda.is_available():
-        say("soak: no NVIDIA card: the kernels run on Hopper (sm_90)")
-        return 2
+        return answer.refuse("soak", "no NVIDIA card: the kernels run on Hopper (sm_90)", given.json)
     soak = Soak(given.seed)
     say(f"{len(soak.layers)} layers ready after {soak.report.prepared_seconds:.1f} s")
     report = soak.report
@@ -249,14 +249,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             {"seed": given.seed, "from": first, "to": first + soak.per_block, "failed": str(error)}
         )
         say(f"failed among runs {first} to {first + soak.per_block}, seed {given.seed}: {error}")
+    lost = 0
     if given.json:
-        print(json.dumps({**report.__dict__, "good": report.good}))
+        lost = answer.emit("soak", json.dumps({**report.__dict__, "good": report.good}))
     worst = max((value if value is not None else float("inf")) for value in report.worst_error.values())
     say(
         f"{report.runs} runs in {report.seconds:.1f} s: {report.wrong} wrong, "
         f"{report.canaries_touched} canaries touched, worst error {worst:.2g}"
     )
-    return 0 if report.good else 1
+    return lost or (0 if report.good else 1)
 
 
 if __name__ == "__main__":

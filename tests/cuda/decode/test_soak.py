@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
-from tests.cuda.decode.soak import Soak
+from tests.cuda.decode.soak import Soak, main
 from tests.cuda.decode.soak_cells import Cells
 from tests.cuda.decode.soak_layers import VARIANTS, Layer, Variant
 from tests.ops.table import relative_error
@@ -118,6 +120,14 @@ def test_repeated_launches_have_to_agree_in_every_bit():
 
     found = soaked(fault)
     assert any(told["rows_unlike_twin"] and told["error"] < 1e-2 for told in found.mismatches)
+
+
+def test_no_card_is_an_answer(monkeypatch, capsys):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["--json"]) == 2
+    printed = capsys.readouterr()
+    assert json.loads(printed.out) == {"ok": False, "cannot": "no NVIDIA card: the kernels run on Hopper (sm_90)"}
+    assert printed.err.startswith("soak: no NVIDIA card")
 
 
 def test_a_launch_is_repeated_by_its_index():
