@@ -35,9 +35,30 @@ def test_what_fitted_once_does_not_excuse_what_does_not_fit():
 def test_the_list_of_shapes_is_bounded(monkeypatch):
     fitted = checks.Fitted()
     monkeypatch.setattr(checks.Fitted, "_MOST", 3)
-    signatures = [fitted.signature((torch.zeros(size),), "silu") for size in range(1, 6)]
-    for signature in signatures:
-        fitted.add(signature)
-        assert signature in fitted
-    assert signatures[0] not in fitted
-    assert fitted.signature((torch.zeros(2, requires_grad=True),), "silu") is None
+    calls = [(torch.zeros(size),) for size in range(1, 6)]
+    for tensors in calls:
+        fitted.add(tensors, "silu")
+        assert fitted.knows(tensors, "silu") and not fitted.knows(tensors, "relu2")
+    assert not fitted.knows(calls[0], "silu")
+
+
+def test_what_is_never_taken_as_known():
+    fitted, watched = checks.Fitted(), torch.zeros(2, requires_grad=True)
+    for tensors in ((watched,), (torch.zeros(2), watched)):
+        with torch.no_grad():
+            fitted.add(tensors, "silu")
+            assert fitted.knows(tensors, "silu")
+        assert not fitted.knows(tensors, "silu")
+    assert not fitted.knows((torch.zeros(2), [1.0]), "silu")
+    assert not fitted.knows((torch.zeros(2),), ["silu"])
+    assert not fitted.knows((torch.nn.Parameter(torch.zeros(2)),), "silu")
+
+
+def test_memory_of_its_own_for_each_element():
+    flat = torch.zeros(64)
+    for size, stride in (((2, 8), (8, 1)), ((2, 8), (16, 1)), ((8, 2), (1, 8)), ((1, 8), (0, 1)), ((4, 1), (3, 0))):
+        checks.separate("out", flat.as_strided(size, stride))
+    checks.separate("out", flat[:0].view(0, 4))
+    for size, stride in (((2, 8), (7, 1)), ((2, 8), (0, 1)), ((2, 8), (1, 1)), ((2, 8), (8, 0)), ((8, 2), (1, 7))):
+        with pytest.raises(checks.BadArgument, match=r"out.stride\(\): got .*, wanted rows that do not share memory"):
+            checks.separate("out", flat.as_strided(size, stride))

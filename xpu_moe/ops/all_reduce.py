@@ -15,6 +15,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 import torch
+from torch.compiler import is_compiling
 
 from xpu_moe import device
 from xpu_moe.comm import group as groups
@@ -45,11 +46,12 @@ def all_reduce(
     Raises BadArgument for a tensor that does not fit, CollectiveTimeout where the library reports one.
     """
     communicator = communicator or groups.default()
-    if type(x) is torch.Tensor and x.dtype in DTYPES and x.is_contiguous() and not torch.compiler.is_compiling():
+    if type(x) is torch.Tensor and x.dtype in DTYPES and x.is_contiguous() and not (x.requires_grad or is_compiling()):
         out = x if inplace else torch.empty_like(x)  # eager: the dispatcher costs more than a small all-reduce
         run(x, out, communicator.world_size, communicator.name)
         return out
     checks.dtype("x", x, *DTYPES)
+    checks.inference_only(x=x)
     checks.require(x.is_contiguous(), "x", f"strides {x.stride()}", "a contiguous tensor (call .contiguous())")
     if inplace:
         torch.ops.xpu_moe.all_reduce_(x, communicator.world_size, communicator.name)

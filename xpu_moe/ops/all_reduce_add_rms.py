@@ -41,7 +41,7 @@ def all_reduce_add_rms(
     communicator: groups.Communicator | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """(normed [M, H], residual_out [M, H]), both new tensors; the default group where no communicator is named."""
-    checks.require(x.dim() == 2, "x.dim()", x.dim(), 2)
+    checks.rank("x", x, 2)
     checks.dtype("x", x, *FLOATS)
     checks.require(x.is_contiguous(), "x", f"strides {x.stride()}", "a contiguous tensor")
     checks.shape("residual", residual, tuple(x.shape))
@@ -50,6 +50,7 @@ def all_reduce_add_rms(
     checks.shape("weight", weight, (x.shape[1],))
     checks.dtype("weight", weight, *FLOATS)
     checks.same_device({"x": x, "residual": residual, "weight": weight})
+    checks.inference_only(x=x, residual=residual, weight=weight)
     who = communicator or groups.default()
     eager = type(x) is torch.Tensor and not torch.compiler.is_compiling()  # then the dispatcher is pure cost
     call = _run if eager else torch.ops.xpu_moe.all_reduce_add_rms

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+from torch import is_grad_enabled
+from torch.compiler import is_compiling
 
 
 class BadArgument(ValueError):
@@ -18,43 +20,100 @@ def require(condition: bool, argument: str, got: object, wanted: object) -> None
         raise BadArgument(f"{argument}: got {got}, wanted {wanted}")
 
 
+def tensor(argument: str, value: object) -> None:
+    """`value` is a tensor."""
+    if not isinstance(value, torch.Tensor):
+        raise BadArgument(f"{argument}: got {type(value).__name__}, wanted a tensor")
+
+
 def rank(argument: str, tensor: object, wanted: int) -> None:
     """`tensor` is a tensor of `wanted` dimensions."""
     if not isinstance(tensor, torch.Tensor):
         raise BadArgument(f"{argument}: got {type(tensor).__name__}, wanted a tensor of {wanted} dimensions")
-    require(tensor.dim() == wanted, f"{argument}.dim()", tensor.dim(), wanted)
+    if tensor.dim() != wanted:
+        raise BadArgument(f"{argument}.dim(): got {tensor.dim()}, wanted {wanted}")
 
 
-def shape(argument: str, tensor: torch.Tensor, wanted: Sequence[int]) -> None:
-    require(tuple(tensor.shape) == tuple(wanted), f"{argument}.shape", tuple(tensor.shape), tuple(wanted))
+def ranks(**wanted: tuple[object, int]) -> None:
+    """Every argument is a tensor of its number of dimensions: `ranks(x=(x, 2))`."""
+    for name, (value, dimensions) in wanted.items():
+        rank(name, value, dimensions)
 
 
-def dtype(argument: str, tensor: torch.Tensor, *wanted: torch.dtype) -> None:
-    require(tensor.dtype in wanted, f"{argument}.dtype", tensor.dtype, " or ".join(map(str, wanted)))
+def shape(argument: str, value: torch.Tensor, wanted: Sequence[int]) -> None:
+    tensor(argument, value)
+    if tuple(value.shape) != tuple(wanted):
+        raise BadArgument(f"{argument}.shape: got {tuple(value.shape)}, wanted {tuple(wanted)}")
+
+
+def dtype(argument: str, value: torch.Tensor, *wanted: torch.dtype) -> None:
+    tensor(argument, value)
+    if value.dtype not in wanted:
+        raise BadArgument(f"{argument}.dtype: got {value.dtype}, wanted {' or '.join(map(str, wanted))}")
+
+
+def one_of(argument: str, value: object, wanted: Iterable[str]) -> None:
+    """`value` is one of the names `wanted`."""
+    names = tuple(wanted)
+    good = isinstance(value, str) and value in names
+    require(good, argument, repr(value), " or ".join(names) if len(names) < 3 else f"one of {', '.join(names)}")
+
+
+def whole(argument: str, value: object) -> None:
+    """`value` is an integer: 128.0 and True are none."""
+    if not isinstance(value, (int, torch.SymInt)) or isinstance(value, bool):
+        raise BadArgument(f"{argument}: got {value!r}, wanted an integer")
+
+
+def multiple(argument: str, size: int, of: int, unit: str) -> None:
+    """`size` is `of` values or several times that many; `unit` says what `of` is."""
+    require(size > 0 and size % of == 0, argument, size, f"a multiple of {unit}, at least {of}")
 
 
 def same_device(tensors: dict[str, torch.Tensor]) -> None:
     """All tensors live on the device of the first."""
     (first, reference), *rest = tensors.items()
-    for name, tensor in rest:
-        require(tensor.device == reference.device, f"{name}.device", tensor.device, f"{reference.device} like {first}")
+    for name, value in rest:
+        if value.device != reference.device:
+            raise BadArgument(f"{name}.device: got {value.device}, wanted {reference.device} like {first}")
 
 
-def inference_only(argument: str, tensor: torch.Tensor) -> None:
+def inference_only(**tensors: torch.Tensor | None) -> None:
     """No backend has a derivative: a tensor that autograd watches is refused, not cut from its graph."""
-    if tensor.requires_grad and torch.is_grad_enabled():
-        raise BadArgument(f"{argument}.requires_grad: got True, wanted False: call under torch.inference_mode()")
+    if not is_grad_enabled():
+        return
+    for name, value in tensors.items():
+        if value is not None and value.requires_grad:
+            raise BadArgument(f"{name}.requires_grad: got True, wanted False: call under torch.inference_mode()")
 
 
-def output(out: object, like: torch.Tensor) -> None:
-    """`out` takes a result of the shape, dtype and device of `like`, each element its own memory."""
+def separate(argument: str, value: torch.Tensor) -> None:
+    """Each element has its own memory: the steps of the wider strides clear all that the narrower ones reach."""
+    if value.is_contiguous():
+        return
+    reach = 0
+    for stride, size in sorted((stride, size) for size, stride in zip(value.shape, value.stride()) if size > 1):
+        if stride <= reach:
+            wanted = "rows that do not share memory: not an expanded or overlapping view"
+            raise BadArgument(f"{argument}.stride(): got {tuple(value.stride())}, wanted {wanted}")
+        reach += stride * (size - 1)
+
+
+def output(out: object, like: torch.Tensor, kind: torch.dtype | None = None) -> None:
+    """`out` takes a result of the shape, dtype (`kind`, where it is another) and device of `like`, each element its
+    own memory, those of a row adjacent, no part of a graph."""
     rank("out", out, like.dim())
     assert isinstance(out, torch.Tensor)
-    shape("out", out, tuple(like.shape))
-    dtype("out", out, like.dtype)
-    same_device({"x": like, "out": out})
-    overlaps = any(size > 1 and stride == 0 for size, stride in zip(out.shape, out.stride()))
-    require(not overlaps, "out.stride()", tuple(out.stride()), "rows that do not share memory: not an expanded tensor")
+    shape("out", out, like.shape)
+    dtype("out", out, kind or like.dtype)
+    if out.device != like.device:
+        same_device({"x": like, "out": out})
+    if not out.is_contiguous():
+        separate("out", out)
+        adjacent = out.shape[-1] < 2 or out.stride(-1) == 1  # a kernel steps over rows, never over columns
+        require(adjacent, "out.stride()", tuple(out.stride()), "(…, 1): elements of a row adjacent")
+    if out.requires_grad:
+        inference_only(out=out)
 
 
 def workspace(buffer: object, like: torch.Tensor) -> None:
@@ -64,7 +123,10 @@ def workspace(buffer: object, like: torch.Tensor) -> None:
     rank("workspace", buffer, 1)
     assert isinstance(buffer, torch.Tensor)
     dtype("workspace", buffer, torch.uint8)
-    same_device({"x": like, "workspace": buffer})
+    if buffer.device != like.device:
+        same_device({"x": like, "workspace": buffer})
+    if not buffer.is_contiguous():
+        raise BadArgument(f"workspace.stride(): got {tuple(buffer.stride())}, wanted (1,)")
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
@@ -75,7 +137,11 @@ def dtype_name(tensor: torch.Tensor) -> str:
 def plain(tensor: torch.Tensor) -> bool:
     """Whether a call on it may leave torch's dispatcher out, some 15 us of an eager call: nothing traces it, and
     nothing differentiates it."""
-    return type(tensor) is torch.Tensor and not tensor.requires_grad and not torch.compiler.is_compiling()
+    return type(tensor) is torch.Tensor and not tensor.requires_grad and not is_compiling()
+
+
+def _signature(tensors: Sequence[torch.Tensor | None], settings: tuple[object, ...]) -> tuple[Any, ...]:
+    return (settings, *[None if t is None else (t.shape, t.dtype, t.device) for t in tensors])
 
 
 class Fitted:
@@ -87,19 +153,24 @@ class Fitted:
     def __init__(self) -> None:
         self._seen: set[tuple[Any, ...]] = set()
 
-    def signature(self, tensors: Sequence[torch.Tensor | None], *settings: object) -> tuple[Any, ...] | None:
-        """What the checks depend on; None where it cannot be remembered (sizes that are symbols)."""
-        first = tensors[0]
-        if first is None or not plain(first):
-            return None
-        return (*settings, *(None if t is None else (t.shape, t.dtype, t.device) for t in tensors))
+    def knows(self, tensors: Sequence[torch.Tensor | None], *settings: object) -> bool:
+        """Whether such a call has passed. Never, where the first is no plain tensor, sizes are symbols, or autograd
+        watches one: those are asked each time. `settings` of equal values are of equal types (128.0 is not 128)."""
+        if type(tensors[0]) is not torch.Tensor or is_compiling():
+            return False
+        try:
+            if is_grad_enabled():
+                for t in tensors:
+                    if t is not None and t.requires_grad:
+                        return False
+            return _signature(tensors, settings) in self._seen
+        except (AttributeError, TypeError):  # no tensor, or a setting that is a list: the checks will name it
+            return False
 
-    def __contains__(self, signature: tuple[Any, ...] | None) -> bool:
-        return signature is not None and signature in self._seen
-
-    def add(self, signature: tuple[Any, ...] | None) -> None:
-        if signature is None:
+    def add(self, tensors: Sequence[torch.Tensor | None], *settings: object) -> None:
+        """Remember a call that has just passed."""
+        if type(tensors[0]) is not torch.Tensor or is_compiling():
             return
         if len(self._seen) >= self._MOST:
             self._seen.clear()
-        self._seen.add(signature)
+        self._seen.add(_signature(tensors, settings))

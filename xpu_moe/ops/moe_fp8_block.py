@@ -16,7 +16,7 @@ import torch
 from xpu_moe import device
 from xpu_moe.env import read
 from xpu_moe.ops import checks
-from xpu_moe.ops.activation import w13_rows
+from xpu_moe.ops.activation import ACTIVATIONS, w13_rows
 from xpu_moe.ops.contract import Case, Selection, select
 from xpu_moe.ops.library import define
 from xpu_moe.ops.moe_u4 import check_ids
@@ -56,21 +56,25 @@ def case_of(
 def check(
     x: torch.Tensor, x_scale: torch.Tensor | None, w13: torch.Tensor, w13_scale: torch.Tensor, w2: torch.Tensor,
     w2_scale: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor, activation: str,
-) -> None:  # fmt: skip
-    """Raise BadArgument unless the arguments fit together."""
+) -> bool:  # fmt: skip
+    """Raise BadArgument unless the arguments fit together. Whether such a call is known, hence needs no dispatcher."""
     tensors = (x, x_scale, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids)
-    signature = _fitted.signature(tensors, activation)
-    if signature not in _fitted:
-        _check(*tensors, activation)
-        _fitted.add(signature)
+    if _fitted.knows(tensors, activation):
+        return True
+    _check(*tensors, activation)
+    _fitted.add(tensors, activation)
+    return False
 
 
 def _check(x, x_scale, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, activation: str) -> None:
-    for name, tensor, rank in (
-        ("x", x, 2), ("w13", w13, 3), ("w13_scale", w13_scale, 3), ("w2", w2, 3), ("w2_scale", w2_scale, 3),
-        ("topk_weights", topk_weights, 2), ("topk_ids", topk_ids, 2),
-    ):  # fmt: skip
-        checks.require(tensor.dim() == rank, f"{name}.dim()", tensor.dim(), rank)
+    checks.ranks(
+        x=(x, 2), w13=(w13, 3), w13_scale=(w13_scale, 3), w2=(w2, 3), w2_scale=(w2_scale, 3),
+        topk_weights=(topk_weights, 2), topk_ids=(topk_ids, 2),
+    )  # fmt: skip
+    checks.one_of("activation", activation, ACTIVATIONS)
+    checks.inference_only(
+        x=x, x_scale=x_scale, w13=w13, w13_scale=w13_scale, w2=w2, w2_scale=w2_scale, topk_weights=topk_weights
+    )
     (tokens, hidden), experts, inter = x.shape, w13.shape[0], w2.shape[2]
     rows = w13_rows(activation, inter)
     checks.dtype("w13", w13, torch.float8_e4m3fn)
@@ -80,7 +84,7 @@ def _check(x, x_scale, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, act
     checks.dtype("topk_weights", topk_weights, *_PLAIN)
     checks.dtype("topk_ids", topk_ids, torch.int32, torch.int64)
     for name, size in (("hidden_size", hidden), ("intermediate_size", inter)):
-        checks.require(size % BLOCK == 0, name, size, f"a multiple of the scale block {BLOCK}; pad the weights")
+        checks.multiple(name, size, BLOCK, f"the scale block {BLOCK} (pad the weights)")
     checks.shape("w13", w13, (experts, rows, hidden))
     checks.shape("w13_scale", w13_scale, (experts, rows // BLOCK, hidden // BLOCK))
     checks.shape("w2", w2, (experts, hidden, inter))
@@ -93,18 +97,23 @@ def _check(x, x_scale, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, act
         checks.dtype("x", x, torch.float8_e4m3fn)
         checks.dtype("x_scale", x_scale, torch.float32)
         checks.shape("x_scale", x_scale, (tokens, hidden // BLOCK))
+        checks.same_device({"x": x, "x_scale": x_scale})
     checks.same_device(
         {"x": x, "w13": w13, "w13_scale": w13_scale, "w2": w2, "w2_scale": w2_scale, "topk_weights": topk_weights,
          "topk_ids": topk_ids}
     )  # fmt: skip
 
 
-def _inputs(x, topk_weights, topk_ids, hidden_size: int):
+def _inputs(x, topk_weights, topk_ids, w2):
     """(x, x_scale, topk_weights, topk_ids) of prepared or plain inputs."""
     if isinstance(x, PreparedInputs):
         checks.require(topk_weights is None and topk_ids is None, "topk_weights, topk_ids", "given",
                        "left out: prepared inputs hold them")  # fmt: skip
-        x.require(hidden_size=hidden_size)
+        if not isinstance(w2, torch.Tensor) or w2.dim() != 3:
+            checks.rank("w2", w2, 3)
+        hidden = w2.shape[1]
+        if x.hidden_size != hidden or x.x_q.shape[1] != hidden:
+            x.require(hidden_size=hidden)
         return x.x_q, x.x_scale, x.topk_weights, x.topk_ids
     checks.require(topk_weights is not None and topk_ids is not None, "topk_weights, topk_ids", "left out",
                    "both, where x is not PreparedInputs")  # fmt: skip
@@ -114,7 +123,7 @@ def _inputs(x, topk_weights, topk_ids, hidden_size: int):
 def selection(x, w13, w13_scale, w2, w2_scale, topk_weights=None, topk_ids=None, *, activation="silu",
               layout="n_major", **_: object) -> Selection:  # fmt: skip
     """Which backend `moe_fp8_block` takes for these arguments, and why."""
-    tensor, scale, weights, ids = _inputs(x, topk_weights, topk_ids, w2.shape[1])
+    tensor, scale, weights, ids = _inputs(x, topk_weights, topk_ids, w2)
     return select(case_of(tensor, scale is not None, w13, w2, weights, ids, activation, layout))
 
 
@@ -141,15 +150,17 @@ def moe_fp8_block(
 
     Raises BadArgument for arguments that do not fit, NoBackend when none serves the case.
     """
-    tensor, scale, weights, ids = _inputs(x, topk_weights, topk_ids, w2.shape[1])
-    check(tensor, scale, w13, w13_scale, w2, w2_scale, weights, ids, activation)
+    tensor, scale, weights, ids = _inputs(x, topk_weights, topk_ids, w2)
+    known = check(tensor, scale, w13, w13_scale, w2, w2_scale, weights, ids, activation)
+    if type(layout) is not str:
+        raise checks.BadArgument(f"layout: got {layout!r}, wanted the name of a layout")
+    if workspace is not None:
+        checks.workspace(workspace, tensor)
     arguments = (tensor, scale, w13, w13_scale, w2, w2_scale, weights, ids, activation, layout)
-    eager = checks.plain(tensor)
+    eager = known or checks.plain(tensor)
     if out is None:
         return _run(*arguments, workspace) if eager else torch.ops.xpu_moe.moe_fp8_block(*arguments, workspace)
-    checks.shape("out", out, tuple(tensor.shape))
-    checks.dtype("out", out, torch.bfloat16 if scale is not None else tensor.dtype)
-    checks.same_device({"x": tensor, "out": out})
+    checks.output(out, tensor, torch.bfloat16 if scale is not None else None)
     (_run_out if eager else torch.ops.xpu_moe.moe_fp8_block_out)(*arguments, out, workspace)
     return out
 

@@ -14,10 +14,12 @@ import torch
 
 from xpu_moe import device
 from xpu_moe.ops import checks
-from xpu_moe.ops.activation import is_gated, w13_rows
+from xpu_moe.ops.activation import ACTIVATIONS, is_gated, w13_rows
 from xpu_moe.ops.contract import Case, Selection, select
 
 MAX_E4M3 = 448.0
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32)
+_fitted = checks.Fitted()
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Fp8TensorWeights:
     layout: str = "n_major"
 
     def __post_init__(self) -> None:
+        checks.one_of("activation", self.activation, ACTIVATIONS)
+        checks.ranks(w13=(self.w13, 3), w2=(self.w2, 3))
         checks.dtype("w13", self.w13, torch.float8_e4m3fn)
         checks.dtype("w2", self.w2, torch.float8_e4m3fn)
         experts, hidden, inter = self.w2.shape
@@ -140,6 +144,27 @@ def case_of(x: torch.Tensor, weights: Fp8TensorWeights, topk_weights: torch.Tens
     )
 
 
+def check(x: torch.Tensor, weights: Fp8TensorWeights, topk_weights: torch.Tensor, topk_ids: torch.Tensor) -> None:
+    """Raise BadArgument unless the arguments fit together; `weights` did when it was made."""
+    if not isinstance(weights, Fp8TensorWeights):
+        raise checks.BadArgument(f"weights: got {type(weights).__name__}, wanted Fp8TensorWeights")
+    w = weights
+    tensors = (x, topk_weights, topk_ids, w.w13, w.w13_scale, w.w2, w.w2_scale, w.a1_scale, w.a2_scale)
+    if _fitted.knows(tensors):
+        return
+    checks.ranks(x=(x, 2), topk_weights=(topk_weights, 2), topk_ids=(topk_ids, 2))
+    parts = {name: getattr(w, name) for name in ("w13", "w13_scale", "w2", "w2_scale", "a1_scale", "a2_scale")}
+    checks.inference_only(x=x, topk_weights=topk_weights, **parts)
+    checks.shape("x", x, (x.shape[0], w.w2.shape[1]))
+    checks.dtype("x", x, *_FLOATS)
+    checks.shape("topk_weights", topk_weights, tuple(topk_ids.shape))
+    checks.dtype("topk_weights", topk_weights, *_FLOATS)
+    checks.dtype("topk_ids", topk_ids, torch.int32, torch.int64)
+    checks.require(topk_ids.shape[0] == x.shape[0], "topk_ids.shape[0]", topk_ids.shape[0], f"{x.shape[0]}, M")
+    checks.same_device({"x": x, "topk_weights": topk_weights, "topk_ids": topk_ids, **parts})
+    _fitted.add(tensors)
+
+
 def selection(x, weights, topk_weights, topk_ids, **_: object) -> Selection:
     """Which backend `moe_fp8_tensor` takes for these arguments, and why."""
     return select(case_of(x, weights, topk_weights, topk_ids))
@@ -150,10 +175,12 @@ def moe_fp8_tensor(
     out: torch.Tensor | None = None, workspace: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """One MoE layer on per-tensor FP8 weights: x fp16/bf16 [M, H] -> [M, H]. Raises BadArgument, NoBackend."""
-    checks.shape("x", x, (x.shape[0], weights.w2.shape[1]))
-    checks.shape("topk_weights", topk_weights, tuple(topk_ids.shape))
-    checks.require(topk_ids.shape[0] == x.shape[0], "topk_ids.shape[0]", topk_ids.shape[0], f"{x.shape[0]}, M")
-    out = torch.empty_like(x) if out is None else out
+    check(x, weights, topk_weights, topk_ids)
+    checks.workspace(workspace, x)
+    if out is None:
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    else:
+        checks.output(out, x)
     if x.shape[0] == 0:
         return out
     backend = select(case_of(x, weights, topk_weights, topk_ids)).backend

@@ -70,32 +70,34 @@ def check(
     nibble: str,
     group_size: int,
     activation: str,
-) -> None:
-    """Raise BadArgument unless the arguments fit together (shapes, dtypes, devices; not the values of the ids)."""
+) -> bool:
+    """Raise BadArgument unless the arguments fit together (shapes, dtypes, devices; not the values of the ids).
+    Whether such a call is known, hence needs no dispatcher of torch."""
     tensors = (x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids)
-    signature = _fitted.signature(tensors, nibble, group_size, activation)
-    if signature not in _fitted:
-        _check(*tensors, nibble, group_size, activation)
-        _fitted.add(signature)
+    if type(group_size) is int and _fitted.knows(tensors, nibble, group_size, activation):
+        return True
+    _check(*tensors, nibble, group_size, activation)
+    _fitted.add(tensors, nibble, group_size, activation)
+    return False
 
 
 def _check(
     x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, nibble: str, group_size: int, activation: str
 ) -> None:
-    checks.require(nibble in NIBBLES, "nibble", repr(nibble), " or ".join(NIBBLES))
+    checks.one_of("nibble", nibble, NIBBLES)
+    checks.whole("group_size", group_size)
     checks.require(group_size in GROUP_SIZES, "group_size", group_size, " or ".join(map(str, GROUP_SIZES)))
-    for name, tensor, rank in (
-        ("x", x, 2), ("w13", w13, 3), ("w13_scale", w13_scale, 3), ("w2", w2, 3), ("w2_scale", w2_scale, 3),
-        ("topk_weights", topk_weights, 2), ("topk_ids", topk_ids, 2),
-    ):  # fmt: skip
-        checks.rank(name, tensor, rank)
-    checks.require(activation in ACTIVATIONS, "activation", repr(activation), f"one of {', '.join(ACTIVATIONS)}")
-    checks.inference_only("x", x)
+    checks.ranks(
+        x=(x, 2), w13=(w13, 3), w13_scale=(w13_scale, 3), w2=(w2, 3), w2_scale=(w2_scale, 3),
+        topk_weights=(topk_weights, 2), topk_ids=(topk_ids, 2),
+    )  # fmt: skip
+    checks.one_of("activation", activation, ACTIVATIONS)
+    checks.inference_only(x=x, w13_scale=w13_scale, w2_scale=w2_scale, topk_weights=topk_weights)
     tokens, hidden = x.shape
     experts, inter = w13.shape[0], w2.shape[2] * 2
     rows = w13_rows(activation, inter)
-    checks.require(hidden % group_size == 0, "hidden_size", hidden, f"a multiple of group_size {group_size}")
-    checks.require(inter % group_size == 0, "intermediate_size", inter, f"a multiple of group_size {group_size}")
+    checks.multiple("hidden_size", hidden, group_size, f"group_size {group_size}")
+    checks.multiple("intermediate_size", inter, group_size, f"group_size {group_size}")
     checks.dtype("x", x, *FLOATS)
     checks.dtype("w13", w13, torch.uint8)
     checks.dtype("w2", w2, torch.uint8)
@@ -158,10 +160,13 @@ def moe_u4(
 
     Raises BadArgument for arguments that do not fit, NoBackend when none serves the case.
     """
-    check(x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, nibble, group_size, activation)
-    checks.workspace(workspace, x)
+    known = check(x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, nibble, group_size, activation)
+    if type(layout) is not str:
+        raise checks.BadArgument(f"layout: got {layout!r}, wanted the name of a layout")
+    if workspace is not None:
+        checks.workspace(workspace, x)
     arguments = (x, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, nibble, group_size, activation, layout)
-    eager = checks.plain(x)
+    eager = known or checks.plain(x)
     if out is None:
         return _run(*arguments, workspace) if eager else torch.ops.xpu_moe.moe_u4(*arguments, workspace)
     checks.output(out, x)

@@ -40,8 +40,10 @@ def selection(x: torch.Tensor, w13, w13_scale, w2, w2_scale, logits, bias, top_k
 def check(x, w13, w13_scale, w2, w2_scale, logits, bias, top_k, nibble, group_size, activation) -> None:
     """Raise BadArgument unless the arguments fit together."""
     _check_routing(logits, bias, top_k)
-    checks.rank("x", x, 2)
-    checks.rank("w13", w13, 3)
+    checks.ranks(
+        x=(x, 2), w13=(w13, 3), w13_scale=(w13_scale, 3), w2=(w2, 3), w2_scale=(w2_scale, 3)
+    )  # fmt: skip
+    checks.inference_only(x=x, w13_scale=w13_scale, w2_scale=w2_scale)
     checks.shape("logits", logits, (x.shape[0], w13.shape[0]))
     weights = torch.empty((x.shape[0], top_k), dtype=torch.float32, device=x.device if x.is_meta else "meta")
     ids = torch.empty_like(weights, dtype=torch.int32)

@@ -30,7 +30,7 @@ def empty_scale(tokens: int, groups: int, layout: str, device: torch.device | st
     """An uninitialised scale tensor, shape [M, groups], whose strides are those of `layout`."""
     if layout == ROW_MAJOR:
         return torch.empty(tokens, groups, dtype=torch.float32, device=device)
-    checks.require(layout == COLUMN_MAJOR, "layout", repr(layout), " or ".join(SCALE_LAYOUTS))
+    checks.one_of("layout", layout, SCALE_LAYOUTS)
     columns = torch.empty(groups, aligned_tokens(tokens), dtype=torch.float32, device=device)
     return columns[:, :tokens].t()
 
@@ -56,8 +56,8 @@ class PreparedInputs:
 
     def __post_init__(self) -> None:
         for name in ("topk_weights", "topk_ids", "x_q", "x_scale"):
-            tensor = getattr(self, name)
-            checks.require(tensor.dim() == 2, f"{name}.dim()", tensor.dim(), 2)
+            checks.rank(name, getattr(self, name), 2)
+        checks.whole("hidden_size", self.hidden_size)
         checks.dtype("topk_weights", self.topk_weights, torch.float32)
         checks.dtype("topk_ids", self.topk_ids, torch.int32)
         checks.dtype("x_q", self.x_q, torch.float8_e4m3fn)
@@ -73,9 +73,7 @@ class PreparedInputs:
         checks.shape("x_scale", self.x_scale, (tokens, padded // self.group_size))
         checks.require(self.topk_ids.shape[0] == tokens, "topk_ids.shape[0]", self.topk_ids.shape[0], f"{tokens}, M")
         checks.shape("topk_weights", self.topk_weights, tuple(self.topk_ids.shape))
-        checks.require(
-            self.scale_layout in SCALE_LAYOUTS, "scale_layout", repr(self.scale_layout), " or ".join(SCALE_LAYOUTS)
-        )
+        checks.one_of("scale_layout", self.scale_layout, SCALE_LAYOUTS)
         self._check_strides(tokens)
         checks.same_device({name: getattr(self, name) for name in ("x_q", "x_scale", "topk_ids", "topk_weights")})
 

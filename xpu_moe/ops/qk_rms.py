@@ -71,6 +71,7 @@ def qk_rms_apply(
     check_weights(qkv, q_weight, k_weight, q_size, kv_size)
     checks.shape("sums", sums, (qkv.shape[0], 2))
     checks.dtype("sums", sums, torch.float32)
+    checks.inference_only(sums=sums)
     checks.same_device({"qkv": qkv, "sums": sums})
     arguments = (qkv, sums, q_weight, k_weight, q_size, kv_size, eps, world_size)
     if not inplace:
@@ -105,7 +106,8 @@ def views(qkv: torch.Tensor, q_size: int, kv_size: int) -> tuple[torch.Tensor, t
 
 
 def check_qkv(qkv: torch.Tensor, q_size: int, kv_size: int) -> None:
-    checks.require(qkv.dim() == 2, "qkv.dim()", qkv.dim(), 2)
+    checks.rank("qkv", qkv, 2)
+    checks.inference_only(qkv=qkv)
     checks.dtype("qkv", qkv, *FLOATS)
     checks.require(q_size > 0, "q_size", q_size, "> 0")
     checks.require(kv_size > 0, "kv_size", kv_size, "> 0")
@@ -120,6 +122,7 @@ def check_weights(qkv: torch.Tensor, q_weight: torch.Tensor, k_weight: torch.Ten
     checks.dtype("q_weight", q_weight, *FLOATS)
     checks.dtype("k_weight", k_weight, q_weight.dtype)
     checks.same_device({"qkv": qkv, "q_weight": q_weight, "k_weight": k_weight})
+    checks.inference_only(q_weight=q_weight, k_weight=k_weight)
 
 
 @lru_cache(maxsize=4096)

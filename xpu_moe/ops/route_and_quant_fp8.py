@@ -19,6 +19,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from torch import is_grad_enabled
+from torch.compiler import is_compiling
 
 from xpu_moe import device
 from xpu_moe.ops import checks
@@ -87,9 +89,12 @@ def case_of(x: torch.Tensor, logits: torch.Tensor, options: Options) -> Case:
 
 def check(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, options: Options) -> None:
     """Raise BadArgument unless the arguments fit together."""
-    checks.require(x.dim() == 2, "x.dim()", x.dim(), 2)
+    checks.rank("x", x, 2)
     checks.dtype("x", x, *_FLOATS)
+    checks.inference_only(x=x)
     check_route(logits, bias, options.top_k)
+    checks.whole("group_size", options.group_size)
+    checks.whole("padded_hidden_size", options.padded_hidden_size)
     checks.require(logits.shape[0] == x.shape[0], "logits.shape[0]", logits.shape[0], f"{x.shape[0]}, the rows of x")
     checks.same_device({"x": x, "logits": logits})
     for name, tensor in (("x", x), ("logits", logits)):
@@ -100,9 +105,7 @@ def check(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, opti
     checks.require(
         options.group_size in GROUP_SIZES, "group_size", options.group_size, " or ".join(map(str, GROUP_SIZES))
     )
-    checks.require(
-        options.scale_layout in SCALE_LAYOUTS, "scale_layout", repr(options.scale_layout), " or ".join(SCALE_LAYOUTS)
-    )
+    checks.one_of("scale_layout", options.scale_layout, SCALE_LAYOUTS)
     hidden, padded = x.shape[1], options.padded(x.shape[1])
     checks.require(hidden >= 1, "x.shape[1]", hidden, "at least 1")
     checks.require(padded >= hidden, "padded_hidden_size", padded, f"at least the hidden size {hidden}")
@@ -127,17 +130,21 @@ def empty(x: torch.Tensor, options: Options) -> Routed:
 
 def check_out(x: torch.Tensor, options: Options, out: Routed) -> None:
     """Raise BadArgument unless `out` is what `empty` would make (x_scale's and x_q's rows may be strided)."""
+    if not isinstance(out, Routed):
+        raise checks.BadArgument(f"out: got {type(out).__name__}, wanted Routed")
     tokens, groups = x.shape[0], options.groups(x.shape[1])
-    checks.shape("out.topk_weights", out.topk_weights, (tokens, options.top_k))
-    checks.shape("out.topk_ids", out.topk_ids, (tokens, options.top_k))
-    checks.shape("out.x_q", out.x_q, (tokens, options.padded(x.shape[1])))
-    checks.shape("out.x_scale", out.x_scale, (tokens, groups))
-    checks.dtype("out.topk_weights", out.topk_weights, torch.float32)
-    checks.dtype("out.topk_ids", out.topk_ids, torch.int32)
-    checks.dtype("out.x_q", out.x_q, torch.float8_e4m3fn)
-    checks.dtype("out.x_scale", out.x_scale, torch.float32)
-    for name, tensor in out._asdict().items():
-        checks.same_device({"x": x, f"out.{name}": tensor})
+    for name, columns, kind in (
+        ("topk_weights", options.top_k, torch.float32), ("topk_ids", options.top_k, torch.int32),
+        ("x_q", options.padded(x.shape[1]), torch.float8_e4m3fn), ("x_scale", groups, torch.float32),
+    ):  # fmt: skip
+        field, tensor = f"out.{name}", getattr(out, name)
+        checks.shape(field, tensor, (tokens, columns))
+        checks.dtype(field, tensor, kind)
+        if tensor.device != x.device:
+            checks.same_device({"x": x, field: tensor})
+        checks.separate(field, tensor)
+    dense = out.x_q.shape[1] == 1 or out.x_q.stride(1) == 1
+    checks.require(dense, "out.x_q.stride(1)", out.x_q.stride(1), 1)
     for name in ("topk_weights", "topk_ids"):
         checks.require(getattr(out, name).is_contiguous(), f"out.{name}", "strided", "contiguous")
     if tokens and groups > 1:
@@ -156,13 +163,21 @@ def selection(x: torch.Tensor, logits: torch.Tensor, options: Options) -> Select
 _RUNNERS: dict[tuple, Runner] = {}
 
 
-def _runner(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, options: Options) -> Runner:
-    key = (
-        x.shape, x.stride(), x.dtype, x.device, logits.shape, logits.stride(), logits.dtype, logits.device,
-        None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device), options,
-    )  # fmt: skip
-    found = _RUNNERS.get(key)
+def _runner(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, settings: tuple) -> Runner:
+    """`settings`: the values of `Options`, which need not be made for a call that was made before."""
+    try:
+        key = (
+            x.shape, x.stride(), x.dtype, x.device, logits.shape, logits.stride(), logits.dtype, logits.device,
+            None if bias is None else (bias.shape, bias.stride(), bias.dtype, bias.device), settings,
+        )  # fmt: skip
+        found = _RUNNERS.get(key)
+        if is_grad_enabled() and (x.requires_grad or logits.requires_grad or (bias is not None and bias.requires_grad)):
+            found = None
+    except (AttributeError, TypeError):  # no tensor, or an option that is a list: the checks name it
+        check(x, logits, bias, Options(*settings))
+        raise
     if found is None:
+        options = Options(*settings)
         check(x, logits, bias, options)
         backend = selection(x, logits, options).backend
         found = backend.bind(x, logits, bias, options)  # type: ignore[attr-defined]
@@ -192,12 +207,14 @@ def route_and_quant_fp8(
     (in `out` where given). `padded_hidden_size` is the number of columns of x_q (0 = whole groups). Raises BadArgument
     for arguments that do not fit, NoBackend when none serves the case.
     """
-    options = Options(top_k, renormalize, scale, group_size, scale_layout, scale_ue8m0, padded_hidden_size)
-    if type(x) is torch.Tensor and not torch.compiler.is_compiling():
-        runner = _runner(x, logits, bias, options)
+    settings = (top_k, renormalize, scale, group_size, scale_layout, scale_ue8m0, padded_hidden_size)
+    whole = type(top_k) is int and type(group_size) is int and type(padded_hidden_size) is int
+    if whole and type(x) is torch.Tensor and not is_compiling():
+        runner = _runner(x, logits, bias, settings)
         if out is not None:
-            check_out(x, options, out)
+            check_out(x, Options(*settings), out)
         return runner(x, logits, bias, out)
+    options = Options(*settings)
     check(x, logits, bias, options)
     if out is None:
         return Routed(*torch.ops.xpu_moe.route_and_quant_fp8(x, logits, bias, *options))
@@ -221,6 +238,7 @@ class Plan:
         self.out = empty(x, self.options)
         self._x_shape, self._x_stride, self._x_dtype, self._device = x.shape, x.stride(), x.dtype, x.get_device()
         self._logits_shape, self._logits_stride, self._logits_dtype = logits.shape, logits.stride(), logits.dtype
+        self._x_dense, self._logits_dense = x.is_contiguous(), logits.is_contiguous()  # quicker asked than strides
         self._bias, self._bias_form = bias, _form(bias)
 
     def __call__(self, x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None) -> Routed:
@@ -230,15 +248,18 @@ class Plan:
             or logits.shape != self._logits_shape
             or x.dtype is not self._x_dtype
             or logits.dtype is not self._logits_dtype
-            or x.stride() != self._x_stride
-            or logits.stride() != self._logits_stride
+            or not (x.is_contiguous() if self._x_dense else x.stride() == self._x_stride)
+            or not (logits.is_contiguous() if self._logits_dense else logits.stride() == self._logits_stride)
             or x.get_device() != self._device
+            or (is_grad_enabled() and (x.requires_grad or logits.requires_grad))
         ):
+            checks.inference_only(x=x, logits=logits)
             planned_x = (self._x_shape, self._x_dtype, self._x_stride)
             planned = (planned_x, (self._logits_shape, self._logits_dtype, self._logits_stride), self._device)
             got = (_form(x), _form(logits), x.get_device())
             raise checks.BadArgument(f"x, logits: got {got}, wanted {planned} as planned; make a plan for this call")
         if bias is not self._bias:
+            checks.inference_only(bias=bias if isinstance(bias, torch.Tensor) else None)
             if _form(bias) != self._bias_form:
                 raise checks.BadArgument(f"bias: got {_form(bias)}, wanted {self._bias_form} as planned")
             self._bias = bias

@@ -41,14 +41,15 @@ def selection(logits: torch.Tensor, bias: torch.Tensor | None, top_k: int, **_: 
 
 def check(logits: torch.Tensor, bias: torch.Tensor | None, top_k: int) -> None:
     checks.rank("logits", logits, 2)
-    checks.inference_only("logits", logits)
     checks.dtype("logits", logits, torch.float32, torch.float16, torch.bfloat16)
+    checks.whole("top_k", top_k)
     checks.require(1 <= top_k <= logits.shape[1], "top_k", top_k, f"1..{logits.shape[1]}, the number of experts")
     if bias is not None:
         checks.rank("bias", bias, 1)
         checks.shape("bias", bias, (logits.shape[1],))
         checks.dtype("bias", bias, torch.float32, torch.float16, torch.bfloat16)
         checks.same_device({"logits": logits, "bias": bias})
+    checks.inference_only(logits=logits, bias=bias)
 
 
 def route_sigmoid_topk(
