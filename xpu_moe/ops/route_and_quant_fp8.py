@@ -102,9 +102,7 @@ def check(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, opti
         checks.require(tensor.shape[1] <= 1 or tensor.stride(1) == 1, f"{name}.stride(1)", tensor.stride(1), wanted)
     if bias is not None:
         checks.require(bias.stride(0) == 1 or len(bias) <= 1, "bias.stride(0)", bias.stride(0), 1)
-    checks.require(
-        options.group_size in GROUP_SIZES, "group_size", options.group_size, " or ".join(map(str, GROUP_SIZES))
-    )
+    checks.require(options.group_size in GROUP_SIZES, "group_size", options.group_size, f"one of {GROUP_SIZES}")
     checks.one_of("scale_layout", options.scale_layout, SCALE_LAYOUTS)
     hidden, padded = x.shape[1], options.padded(x.shape[1])
     checks.require(hidden >= 1, "x.shape[1]", hidden, "at least 1")
@@ -143,8 +141,7 @@ def check_out(x: torch.Tensor, options: Options, out: Routed) -> None:
         if tensor.device != x.device:
             checks.same_device({"x": x, field: tensor})
         checks.separate(field, tensor)
-    dense = out.x_q.shape[1] == 1 or out.x_q.stride(1) == 1
-    checks.require(dense, "out.x_q.stride(1)", out.x_q.stride(1), 1)
+    checks.require(out.x_q.shape[1] == 1 or out.x_q.stride(1) == 1, "out.x_q.stride(1)", out.x_q.stride(1), 1)
     for name in ("topk_weights", "topk_ids"):
         checks.require(getattr(out, name).is_contiguous(), f"out.{name}", "strided", "contiguous")
     if tokens and groups > 1:
