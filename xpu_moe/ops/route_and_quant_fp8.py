@@ -102,7 +102,8 @@ def check(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, opti
         checks.require(tensor.shape[1] <= 1 or tensor.stride(1) == 1, f"{name}.stride(1)", tensor.stride(1), wanted)
     if bias is not None:
         checks.require(bias.stride(0) == 1 or len(bias) <= 1, "bias.stride(0)", bias.stride(0), 1)
-    checks.require(options.group_size in GROUP_SIZES, "group_size", options.group_size, f"one of {GROUP_SIZES}")
+    sizes = " or ".join(map(str, GROUP_SIZES))
+    checks.require(options.group_size in GROUP_SIZES, "group_size", options.group_size, sizes)
     checks.one_of("scale_layout", options.scale_layout, SCALE_LAYOUTS)
     hidden, padded = x.shape[1], options.padded(x.shape[1])
     checks.require(hidden >= 1, "x.shape[1]", hidden, "at least 1")
@@ -156,12 +157,11 @@ def selection(x: torch.Tensor, logits: torch.Tensor, options: Options) -> Select
     return select(case_of(x, logits, options))
 
 
-# What was checked and selected before: the eager path pays for neither again.
+# What was checked and selected before: the eager path pays for neither again (`settings`: the values of Options).
 _RUNNERS: dict[tuple, Runner] = {}
 
 
 def _runner(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, settings: tuple) -> Runner:
-    """`settings`: the values of `Options`, which need not be made for a call that was made before."""
     try:
         key = (
             x.shape, x.stride(), x.dtype, x.device, logits.shape, logits.stride(), logits.dtype, logits.device,
