@@ -12,6 +12,7 @@ from tests.ops.table import MOE_CASES, MoeCase, moe_inputs, relative_error
 from xpu_moe.cpu import moe_fp8_block, moe_fp8_tensor, moe_u4
 from xpu_moe.formats.int4 import Int4MoeWeights
 from xpu_moe.ops.activation import is_gated
+from xpu_moe.ops.checks import BadArgument
 from xpu_moe.ops.moe_fp8_tensor import Fp8TensorWeights
 from xpu_moe.ops.prepared import COLUMN_MAJOR, PreparedInputs, empty_scale
 from xpu_moe.triton.grouped import U4, Fp8Block, Fp8Tensor
@@ -55,6 +56,20 @@ def test_routes_out_of_range_are_dropped_and_repeated_ones_count_twice():
     U4().run(**args, nibble="u4", group_size=64, activation="silu", layout="n_major", out=out)
     assert relative_error(out, truth) < 1e-5
     assert torch.equal(out[2], torch.zeros(128))
+
+
+def test_columns_of_x_may_be_strided_and_weights_may_not():
+    args = moe_inputs(MoeCase(4, 3, 2, 128, 64, 64), torch.float32)
+    truth = moe_u4.reference(**args, nibble="u4", group_size=64)
+    settings = {"nibble": "u4", "group_size": 64, "activation": "silu", "layout": "n_major"}
+    out = torch.empty_like(args["x"])
+    args["x"] = args["x"].t().contiguous().t()
+    U4().run(**args, **settings, out=out)
+    assert relative_error(out, truth) < 1e-5
+    for name in ("w13", "w2"):
+        turned = args[name].transpose(1, 2).contiguous().transpose(1, 2)
+        with pytest.raises(BadArgument, match=f"{name}: got strides .*, wanted contiguous"):
+            U4().run(**{**args, name: turned}, **settings, out=out)
 
 
 def fp8(*shape: int, seed: int) -> torch.Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from xpu_moe.ops import checks
 from xpu_moe.ops.activation import is_gated
 from xpu_moe.ops.contract import Case, Support
 from xpu_moe.triton import toolchain
@@ -118,6 +119,9 @@ class _Grouped:
         self, x, x_scale, w13, w13_scale, w2, w2_scale, topk_weights, topk_ids, *, activation, out, workspace,
         group=128, packed=False, signed=False,
     ):  # fmt: skip
+        for name, tensor in (("w13", w13), ("w13_scale", w13_scale), ("w2", w2), ("w2_scale", w2_scale)):
+            checks.require(tensor.is_contiguous(), name, f"strides {tuple(tensor.stride())}", "contiguous")
+        x = x if x.stride(1) == 1 else x.contiguous()  # the kernels step over rows only
         tokens = x.shape[0]
         for start in range(0, tokens, CHUNK):
             part = slice(start, min(start + CHUNK, tokens))
