@@ -139,7 +139,7 @@ def test_ranks_die_with_a_parent_that_is_killed_and_the_next_run_sweeps(tmp_path
     run.where("init")
     run.process.kill()
     run.finish(limit_s=20)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 20  # a rank that still imports torch asks for its parent after that
     while marked(run.mark) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert marked(run.mark) == []
