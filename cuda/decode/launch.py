@@ -78,7 +78,7 @@ class Bound:
 
     def __init__(self, shape: Shape, weights: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
         for name, tensor in zip(("w13", "w13_scale", "w2", "w2_scale"), weights):
-            checks.require(tensor.is_contiguous(), name, f"strides {tuple(tensor.stride())}", "contiguous")
+            checks.contiguous(name, tensor)
             if shape.bits == 4 or not name.endswith("scale"):  # the bulk copies' unit
                 checks.require(tensor.data_ptr() % 16 == 0, f"{name}.data_ptr() % 16", tensor.data_ptr() % 16, 0)
         self.shape, self.weights = shape, weights
@@ -106,7 +106,7 @@ class Bound:
         if x.stride(1) != 1 or x.stride(0) * x.element_size() % 16 or x.data_ptr() % 16:
             x = x.clone(memory_format=torch.contiguous_format)  # `contiguous` gives back a contiguous one that is askew
         for name, tensor in (("topk_weights", topk_weights), ("topk_ids", topk_ids)):
-            checks.require(tensor.is_contiguous(), name, tensor.stride(), "contiguous")
+            checks.contiguous(name, tensor)
         checks.require(out.stride(1) == 1, "out.stride(1)", out.stride(1), 1)
         size = bucket(tokens)
         if size not in self._kernels:

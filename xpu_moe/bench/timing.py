@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 
 Call = Callable[[], object]
-# Seconds of work before the first sample. A card that was idle takes tens of milliseconds to reach its clock: an H200's
-# first row was read at 1.71 GHz and later ones at 1.85 to 1.9, which a kernel bound by latency shows in full.
+# Seconds of work before the first sample. An idle card runs at a fraction of its clock (an H200: 345 MHz of 1,980, read
+# with nvidia-smi) and takes some milliseconds to reach it, which a kernel bound by latency shows in full.
 WARM_S = 0.15
 
 

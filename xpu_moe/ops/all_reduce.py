@@ -52,7 +52,7 @@ def all_reduce(
         return out
     checks.dtype("x", x, *DTYPES)
     checks.inference_only(x=x)
-    checks.require(x.is_contiguous(), "x", f"strides {x.stride()}", "a contiguous tensor (call .contiguous())")
+    checks.contiguous("x", x, "a contiguous tensor (call .contiguous())")
     if inplace:
         torch.ops.xpu_moe.all_reduce_(x, communicator.world_size, communicator.name)
         return x

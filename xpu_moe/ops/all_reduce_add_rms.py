@@ -43,10 +43,10 @@ def all_reduce_add_rms(
     """(normed [M, H], residual_out [M, H]), both new tensors; the default group where no communicator is named."""
     checks.rank("x", x, 2)
     checks.dtype("x", x, *FLOATS)
-    checks.require(x.is_contiguous(), "x", f"strides {x.stride()}", "a contiguous tensor")
+    checks.contiguous("x", x, "a contiguous tensor")
     checks.shape("residual", residual, tuple(x.shape))
     checks.dtype("residual", residual, x.dtype)
-    checks.require(residual.is_contiguous(), "residual", f"strides {residual.stride()}", "a contiguous tensor")
+    checks.contiguous("residual", residual, "a contiguous tensor")
     checks.shape("weight", weight, (x.shape[1],))
     checks.dtype("weight", weight, *FLOATS)
     checks.same_device({"x": x, "residual": residual, "weight": weight})

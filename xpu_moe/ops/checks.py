@@ -52,6 +52,12 @@ def dtype(argument: str, value: torch.Tensor, *wanted: torch.dtype) -> None:
         raise BadArgument(f"{argument}.dtype: got {value.dtype}, wanted {' or '.join(map(str, wanted))}")
 
 
+def contiguous(argument: str, value: torch.Tensor, wanted: str = "contiguous") -> None:
+    """`value` is contiguous; its strides are put into words only where it is not."""
+    if not value.is_contiguous():
+        raise BadArgument(f"{argument}: got strides {tuple(value.stride())}, wanted {wanted}")
+
+
 def one_of(argument: str, value: object, wanted: Iterable[str]) -> None:
     """`value` is one of the names `wanted`."""
     names = tuple(wanted)

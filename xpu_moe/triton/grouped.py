@@ -120,7 +120,7 @@ class _Grouped:
         group=128, packed=False, signed=False,
     ):  # fmt: skip
         for name, tensor in (("w13", w13), ("w13_scale", w13_scale), ("w2", w2), ("w2_scale", w2_scale)):
-            checks.require(tensor.is_contiguous(), name, f"strides {tuple(tensor.stride())}", "contiguous")
+            checks.contiguous(name, tensor)
         x = x if x.stride(1) == 1 else x.contiguous()  # the kernels step over rows only
         tokens = x.shape[0]
         for start in range(0, tokens, CHUNK):
