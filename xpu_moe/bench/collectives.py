@@ -114,13 +114,13 @@ def _job(arguments: argparse.Namespace, kind: str) -> dict[str, Any]:
 def _check_memory(ranks: int, largest: int) -> None:
     """Raise ValueError where messages of `largest` bytes do not fit into the host's free memory.
 
-    A CPU rank takes 25 times its message (measured: the fingerprint's 64-bit words of each byte), and 250 MB for torch.
+    A CPU rank takes 25 times its message (measured: the fingerprint's 64-bit words of each byte).
     """
-    needed, free = ranks * (250 * 1000**2 + 26 * largest), bounds.free_memory()
-    if free and needed > free:
+    short = bounds.shortage(ranks, largest, 26)
+    if short:
         raise ValueError(
-            f"--sizes, --tokens: got messages of {largest} bytes, for which {ranks} ranks need {needed / 1e9:.1f} GB "
-            f"of the {free / 1e9:.1f} GB that are free; wanted smaller ones, or a smaller --world"
+            f"--sizes, --tokens: got messages of {largest} bytes, for which {ranks} ranks need {short}; wanted smaller "
+            "ones, or a smaller --world"
         )
 
 

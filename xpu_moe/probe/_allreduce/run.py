@@ -73,14 +73,13 @@ def chosen(backend: str, device: str | None, world: int | None, stop: Stop) -> t
 def check_memory(ranks: int, largest: int, available: int | None = None) -> None:
     """Raise ValueError where CPU ranks with messages of `largest` bytes would not fit into the host's free memory.
 
-    A rank holds its message, the result and the check's copy of it; 250 MB are torch (measured: 2.13 on a CPU).
+    A rank holds its message, the result and the check's copy of it (measured: 2.13 on a CPU).
     """
-    free = bounds.free_memory() if available is None else available
-    needed = ranks * (250 * 1000**2 + 3 * largest)
-    if free and needed > free:
+    short = bounds.shortage(ranks, largest, 3, available)
+    if short:
         raise ValueError(
-            f"--world: got {ranks}, whose messages of up to {largest} bytes need {needed / 1e9:.1f} GB of the "
-            f"{free / 1e9:.1f} GB that are free; take fewer ranks or --max-bytes"
+            f"--world: got {ranks}, whose messages of up to {largest} bytes need {short}; take fewer ranks or "
+            "--max-bytes"
         )
 
 
