@@ -4,10 +4,16 @@
 
 // A stage of the ring is a unit of W13, or STAGE_EXPERTS slots: one expert's rows of W2 that this block owns.
 constexpr u32 SLOT_BYTES = ROW_BLOCKS * ROW_BLOCK_BYTES, SLOT_SCALES = ROW_BLOCKS * ROW_BLOCK_SCALES;
-constexpr int PART = 4 * 32 + 1;  // a warp's part of a unit; one word more, so that the finishers' lanes fall on 32 banks
+constexpr int PART = SUMS * 32 + 1;  // a warp's part of a unit; one word more, so that the finishers' lanes fall on 32 banks
+
+// h of a stage of W2 (hidden.cuh): a row for each (expert of the stage, token).
+constexpr u32 HIDDEN_ROW = I * 2 + HIDDEN_PAD, HIDDEN_BYTES = STAGE_EXPERTS * MAX_M * HIDDEN_ROW;
 
 struct Shared {
     u64 full[STAGES], empty[STAGES], part_full[PARTIALS], part_empty[PARTIALS];  // barriers
+    u64 hidden_full[HIDDEN_BUFFERS], hidden_empty[HIDDEN_BUFFERS];
+    u64 nearly_there;  // few units of W13 are left: time to look for h
+    alignas(16) u8 hidden[COLUMN_IS_TOKEN ? HIDDEN_BUFFERS : 1][COLUMN_IS_TOKEN ? HIDDEN_BYTES : 16];
     float part[PARTIALS][CONSUMERS * PART];
     float sums[CONSUMERS][MAX_M][OUT_ROWS];  // each warp's part of out: written at the end (COLUMN_IS_TOKEN), or added to
     Routes routes;
@@ -20,13 +26,22 @@ DEVICE u8* hidden_buffer(const Arguments& p, int parity) { return p.state + STAT
 // TRACE=1, for tuning: clock stamps behind the two buffers, 16 places a block (`state` must be BLOCKS * 128 bytes longer than
 // plan.py says). A later stamp of the same number overwrites an earlier one.
 //   warp 0    0 started; 1 the launch before is over; 2 routes sorted; 3 first unit in shared memory; 4 W13 done;
-//             5 first stage of W2 in shared memory (only if EARLY: slots.cuh); 6 its h seen; 7 W2 done; 8 out stored
-//   producer  9 starts; 10 has asked for everything
+//             6 h of the first stage of W2 seen; 7 W2 done; 8 out stored; where columns are tokens 11 and 12 the second and
+//             the last unit in shared memory, 5 the first stage of W2, 13 h of the last one seen
+//   producer  9 has asked for the first unit; 10 for everything
+//   finisher  14 has stored h of the last unit
 #ifndef TRACE
 #define TRACE 0
 #endif
 DEVICE void stamp(const Arguments& p, int i, int thread = 0) {
     if (TRACE && threadIdx.x == thread) ((long long*)hidden_buffer(p, 2))[blockIdx.x * 16 + i] = clock64();
+}
+
+// 15: the multiprocessor's number, plus 1024.
+DEVICE void stamp_processor(const Arguments& p) {
+    u32 id;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
+    if (TRACE && threadIdx.x == 0) ((long long*)hidden_buffer(p, 2))[blockIdx.x * 16 + 15] = 1024 + id;
 }
 
 // STRICT=1: every lane arrives, not one for its warp. compute-sanitizer's racecheck follows arrivals lane by lane and does
@@ -53,16 +68,26 @@ struct Ring {
     }
 };
 
-// This block's share: units [unit_first, unit_last) of the listed experts', and 8-row blocks of W2 of all of them, which are
-// `stages` stages of the ring.
+// This block's share: `units` units of the listed experts', and 8-row blocks of W2 of all of them, which are `stages` stages
+// of the ring.
+//
+// Where columns are tokens, the blocks take turns at the units, so that h of the first experts is complete long
+// before that of the last ones: phase 2 begins without waiting for the slowest block. With lists a block's units stand
+// together, since an expert's tokens are loaded once for all of them.
 struct Work {
-    int unit_first, unit_last, row_first, row_blocks, stages;
+    int unit_first, units, row_first, row_blocks, stages;
+    DEVICE_MEMBER int unit(int i) const { return unit_first + i * (COLUMN_IS_TOKEN ? BLOCKS : 1); }
 };
 DEVICE Work work_of(int distinct) {
     Work w;
     const u32 units = distinct * UNITS;
-    w.unit_first = units * blockIdx.x / BLOCKS;
-    w.unit_last = units * (blockIdx.x + 1) / BLOCKS;
+    if (COLUMN_IS_TOKEN) {
+        w.unit_first = blockIdx.x;
+        w.units = (units + BLOCKS - 1 - blockIdx.x) / BLOCKS;
+    } else {
+        w.unit_first = units * blockIdx.x / BLOCKS;
+        w.units = units * (blockIdx.x + 1) / BLOCKS - w.unit_first;
+    }
     w.row_first = OUT_BLOCKS * blockIdx.x / BLOCKS;
     w.row_blocks = OUT_BLOCKS * (blockIdx.x + 1) / BLOCKS - w.row_first;
     w.stages = w.row_blocks ? (distinct + STAGE_EXPERTS - 1) / STAGE_EXPERTS : 0;

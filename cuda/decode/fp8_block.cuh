@@ -9,11 +9,15 @@ constexpr bool SCALES_IN_RING = false;  // too few to copy: they are loaded wher
 constexpr u32 UNIT_SCALES = 0, ROW_BLOCK_SCALES = 0;
 constexpr bool HALF_H = false;  // h is bf16: e4m3 goes there by bits
 
-// Activations of up to 8 tokens as B fragments, and for each 128-wide block of k the scales of columns 2t and 2t + 1, alone
-// and times the scales of the weights (gate rows, up rows).
+// Activations of up to 8 tokens as B fragments, and for each 128-wide block of k the scales of columns 2t and 2t + 1 and those
+// of the weights (gate rows, up rows), which are asked for a unit before they are used. The tensor cores of sm_90 multiply e4m3
+// as fp16 (ptxas makes the conversions), so activations are converted once, when they are loaded.
+constexpr bool PAIRED = false;  // u4.cuh, as HALVES, SUMS and column_of are
+constexpr int HALVES = 2, SUMS = 4;
+DEVICE int column_of(int g) { return g; }
 struct Columns {
-    u32 b[OWN][4][2];
-    float scale[OWN][2], factor[OWN][4];
+    u32 b[OWN][8][2];
+    float scale[OWN][2], weight[OWN][2], asked[OWN][2];
 };
 
 // `token` is this lane's column; one that is not live is 0. A lane's 16 bytes in a row are what unit_product takes of the
@@ -27,7 +31,11 @@ DEVICE void load_columns(Columns& f, const Arguments& p, int token, bool live, i
             const int block = warp + o * CONSUMERS;
             uint4 v = make_uint4(0, 0, 0, 0);
             if (live && block < H_BLOCKS) v = load_global(row + block * 128 + j * 64);
-            f.b[o][2 * j][0] = v.x, f.b[o][2 * j][1] = v.y, f.b[o][2 * j + 1][0] = v.z, f.b[o][2 * j + 1][1] = v.w;
+#pragma unroll
+            for (int i = 0; i < 2; ++i) {
+                f.b[o][4 * j + i][0] = half_of_e4m3(v.x, i), f.b[o][4 * j + i][1] = half_of_e4m3(v.y, i);
+                f.b[o][4 * j + 2 + i][0] = half_of_e4m3(v.z, i), f.b[o][4 * j + 2 + i][1] = half_of_e4m3(v.w, i);
+            }
         }
 }
 
@@ -45,8 +53,8 @@ DEVICE void load_column_scales(Columns& f, const Arguments& p, int even, int odd
     }
 }
 
-// Products of the scales for unit `within` of an expert (`load_column_scales` comes first).
-DEVICE void load_weight_scales(Columns& f, const Arguments& p, int expert, int within, int warp) {
+// The scales of unit `within` of an expert.
+DEVICE void ask_weight_scales(Columns& f, const Arguments& p, int expert, int within, int warp) {
     constexpr int SCALE_ROWS = GATED ? 2 * I_BLOCKS : I_BLOCKS;
     const int scale_row = within * (GATED ? 8 : 16) / 128;
     const float* low = (const float*)p.s13 + ((u64)expert * SCALE_ROWS + scale_row) * H_BLOCKS;
@@ -54,9 +62,12 @@ DEVICE void load_weight_scales(Columns& f, const Arguments& p, int expert, int w
 #pragma unroll
     for (int o = 0; o < OWN; ++o) {
         const int block = min(warp + o * CONSUMERS, H_BLOCKS - 1);
-#pragma unroll
-        for (int c = 0; c < 2; ++c) f.factor[o][c] = f.scale[o][c] * low[block], f.factor[o][2 + c] = f.scale[o][c] * high[block];
+        f.asked[o][0] = low[block], f.asked[o][1] = high[block];
     }
+}
+DEVICE void take_weight_scales(Columns& f) {
+#pragma unroll
+    for (int o = 0; o < OWN; ++o) f.weight[o][0] = f.asked[o][0], f.weight[o][1] = f.asked[o][1];
 }
 
 DEVICE void prefetch_columns(const Arguments& p, int token, int warp, int o) {
@@ -64,7 +75,7 @@ DEVICE void prefetch_columns(const Arguments& p, int token, int warp, int o) {
 }
 
 // This warp's share of one unit: acc[0], acc[1] rows g (gate), acc[2], acc[3] rows g + 8 (up), columns 2t and 2t + 1.
-DEVICE void unit_product(float (&acc)[4], u32 stage, const Columns& f, int warp, int lane) {
+DEVICE void unit_product(float (&acc)[SUMS], u32 stage, const Columns& f, int warp, int lane) {
     const int g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int o = 0; o < OWN; ++o) {
@@ -75,11 +86,17 @@ DEVICE void unit_product(float (&acc)[4], u32 stage, const Columns& f, int warp,
         for (int j = 0; j < 2; ++j) {
             const u32 at = stage + g * H + block * 128 + j * 64 + t * 16;
             const uint4 low = load_shared(at), high = load_shared(at + 8 * H);
-            mma_e4m3(c, low.x, high.x, low.y, high.y, f.b[o][2 * j][0], f.b[o][2 * j][1]);
-            mma_e4m3(c, low.z, high.z, low.w, high.w, f.b[o][2 * j + 1][0], f.b[o][2 * j + 1][1]);
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                mma_half(c, half_of_e4m3(low.x, i), half_of_e4m3(high.x, i), half_of_e4m3(low.y, i), half_of_e4m3(high.y, i),
+                         f.b[o][4 * j + i][0], f.b[o][4 * j + i][1]);
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                mma_half(c, half_of_e4m3(low.z, i), half_of_e4m3(high.z, i), half_of_e4m3(low.w, i), half_of_e4m3(high.w, i),
+                         f.b[o][4 * j + 2 + i][0], f.b[o][4 * j + 2 + i][1]);
         }
 #pragma unroll
-        for (int i = 0; i < 4; ++i) acc[i] += f.factor[o][i] * c[i];
+        for (int i = 0; i < 4; ++i) acc[i] += f.scale[o][i & 1] * f.weight[o][i >> 1] * c[i];
     }
 }
 
@@ -136,4 +153,24 @@ DEVICE void slot_product(float (&acc)[ROW_BLOCKS][2], const Slot& f, const float
 #pragma unroll
     for (int r = 0; r < ROW_BLOCKS; ++r)
         acc[r][0] += block_scale[r] * c[r / 2][(r & 1) * 2], acc[r][1] += block_scale[r] * c[r / 2][(r & 1) * 2 + 1];
+}
+
+// ---- few tokens: h in shared memory as it is
+constexpr u32 HIDDEN_PAD = 16;  // bytes: the lanes of a load fall on different banks
+DEVICE void keep_hidden(u32 row, int value, const uint4& v, bool there, int) {
+    if (there) store_shared(row + value * 16, v);
+}
+typedef Hidden FewHidden;
+DEVICE void take_hidden(Hidden& f, u32 rows, u32 row_bytes, int block, int lane) {
+    const u32 from = rows + (lane >> 2) % MAX_M * row_bytes + block * 256 + hidden_offset(0, lane & 3) * 2;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+        const uint4 v = load_shared(from + hidden_offset(j, 0) * 2);
+        f.b[2 * j][0] = v.x, f.b[2 * j][1] = v.y, f.b[2 * j + 1][0] = v.z, f.b[2 * j + 1][1] = v.w;
+    }
+}
+typedef Slot FewSlot;
+DEVICE void load_few_slot(Slot& f, u32 stage, int slot, int block, int lane) { load_slot(f, stage, slot, block, lane); }
+DEVICE void few_product(float (&acc)[ROW_BLOCKS][HALVES], const Slot& f, const float* block_scale, const Hidden& h) {
+    slot_product(acc, f, block_scale, h);
 }

@@ -5,8 +5,9 @@
 //              tokens, k split over the warps
 //              phase 2: the out rows of this block: a warp takes one block of 128 k of one expert, all of the rows,
 //              and adds weight * W2 h to its own partial sums; in the end the block adds those and stores out
-//   finishers  three warps: add the consumers' parts of a unit, activate, store h to global memory in 16-bit floats; then
-//              clear what the launch before left
+//   finishers  one warp, or three: add the consumers' parts of a unit, activate, store h to global memory in 16-bit floats;
+//              then clear what the launch before left
+//   gatherers  where columns are tokens: bring h of a stage of W2 from all blocks into shared memory (hidden.cuh)
 //
 // Every block sorts the routes for itself, so two tokens that share an expert read it once and no launch comes before.
 // h is its own flag: 8 rows of a token are one 16-byte value, whose first word is 0 while it is not there (a pair of zeros
@@ -18,19 +19,27 @@
 #include "slots.cuh"
 #include "units.cuh"
 
-DEVICE void copy_unit(const Arguments& p, int expert, int within, u32 to, u32 full, u64 policy) {
-    barrier_expect(full, UNIT_BYTES + UNIT_SCALES);
-    const u64 unit = (u64)expert * UNITS + within;
+// All lanes call. Of two copies under way each gets half of the memory's rate, so the first of two units in large pieces comes as
+// late as the second: FP8 units of few tokens are asked for row by row.
+constexpr int PIECES = COLUMN_IS_TOKEN ? 8 : 1;
+DEVICE void copy_unit(const Arguments& p, int expert, int within, const Ring& ring, u64 policy, int lane) {
+    const u32 to = ring.memory(), full = ring.full_barrier();
+    if (lane == 0) barrier_expect(full, UNIT_BYTES + UNIT_SCALES);
+    __syncwarp();
     if (SCALES_IN_RING) {
-        bulk_copy(to, p.w13 + unit * UNIT_BYTES, UNIT_BYTES, full, policy);
-        bulk_copy(to + UNIT_BYTES, p.s13 + unit * UNIT_SCALES, UNIT_SCALES, full, policy);
-        return;
+        const u64 unit = (u64)expert * UNITS + within;
+        if (lane == 0) bulk_copy(to, p.w13 + unit * UNIT_BYTES, UNIT_BYTES, full, policy);
+        if (lane == 1) bulk_copy(to + UNIT_BYTES, p.s13 + unit * UNIT_SCALES, UNIT_SCALES, full, policy);
+    } else {
+        // Rows as the checkpoint has them: the gate rows, and the up rows I further down.
+        constexpr u32 HALF = UNIT_BYTES / 2, PIECE = HALF / PIECES;
+        const u8* low = p.w13 + (u64)expert * UNITS * UNIT_BYTES + (u64)within * (GATED ? HALF : UNIT_BYTES);
+        if (lane < 2 * PIECES) {
+            const u32 half = lane / PIECES, at = lane % PIECES * PIECE;
+            bulk_copy(to + half * HALF + at, low + half * (GATED ? (u64)UNITS * HALF : HALF) + at, PIECE, full, policy);
+        }
     }
-    // Rows as the checkpoint has them: the gate rows, and the up rows I further down.
-    constexpr u32 PIECE = UNIT_BYTES / 2;
-    const u8* low = p.w13 + (u64)expert * UNITS * UNIT_BYTES + (u64)within * (GATED ? PIECE : UNIT_BYTES);
-    bulk_copy(to, low, PIECE, full, policy);
-    bulk_copy(to + PIECE, low + (GATED ? (u64)UNITS * PIECE : PIECE), PIECE, full, policy);
+    __syncwarp();
 }
 
 DEVICE void copy_slices(const Routes& routes, const Arguments& p, const Work& work, int step, u32 to, u32 full, u64 policy,
@@ -50,36 +59,31 @@ DEVICE void copy_slices(const Routes& routes, const Arguments& p, const Work& wo
 
 // Named barriers: the consumers; all warps (ONE_WARP); and the producer with the warps that make its barriers.
 constexpr int SUMS_ARE_WRITTEN = 1, ROUTES_ARE_LISTED = 2, RING_IS_READY = 3;
-constexpr int READY_WARPS = STAGES + 2;
+constexpr int READY_WARPS = STAGES + 3;
 
 // At most DEPTH stages are under way: what is asked for later would only slow down what is needed first.
-DEVICE void produce(const Routes& routes, const Arguments& p, const Work& work, Ring ring, int lane) {
+DEVICE void produce(Shared& s, const Arguments& p, const Work& work, Ring ring, int lane) {
+    const Routes& routes = s.routes;
     const u64 policy = streaming_policy();
     Ring landed = ring;
-    const int units = work.unit_last - work.unit_first, items = units + work.stages;
-    // The ring is empty: the lanes ask for the first units together, before the others' barriers are ready.
-    const int filled = min(min(STAGES, DEPTH), units);
-    if (lane < filled) {
-        const int unit = work.unit_first + lane;
-        copy_unit(p, routes.expert[unit / UNITS], unit % UNITS, ring.base + lane * STAGE_BYTES, ring.full + lane * 8, policy);
-    }
-    __syncwarp();
-    if (ONE_WARP) named_sync<RING_IS_READY, READY_WARPS * 32>();
-    ring.stage = filled % STAGES, ring.phase = filled / STAGES;
-    for (int item = filled; item < items; ++item, ring.next()) {
+    const int items = work.units + work.stages;
+    for (int item = 0; item < items; ++item, ring.next()) {
+        if (item == DEPTH && ONE_WARP) named_sync<RING_IS_READY, READY_WARPS * 32>();  // others' barriers: not needed before
         if (item >= DEPTH) {
             barrier_wait(landed.full_barrier(), landed.phase);
             landed.next();
+            barrier_wait(ring.empty_barrier(), ring.phase ^ 1);
         }
-        barrier_wait(ring.empty_barrier(), ring.phase ^ 1);
-        if (item >= units) {
-            copy_slices(routes, p, work, item - units, ring.memory(), ring.full_barrier(), policy, lane);
-        } else if (lane == 0) {
-            const int unit = work.unit_first + item;
-            copy_unit(p, routes.expert[unit / UNITS], unit % UNITS, ring.memory(), ring.full_barrier(), policy);
+        if (GATHERERS && item == max(0, work.units - 2) && lane == 0) barrier_arrive(shared_address(&s.nearly_there));
+        if (item < work.units) {
+            const int unit = work.unit(item);
+            copy_unit(p, routes.expert[unit / UNITS], unit % UNITS, ring, policy, lane);
+        } else {
+            copy_slices(routes, p, work, item - work.units, ring.memory(), ring.full_barrier(), policy, lane);
         }
-        __syncwarp();
+        if (item == 0) stamp(p, 9, PRODUCER * 32);
     }
+    if (items <= DEPTH && ONE_WARP) named_sync<RING_IS_READY, READY_WARPS * 32>();
 }
 
 // Clear what the launch before this one wrote; the next one writes there.
@@ -102,16 +106,27 @@ DEVICE void prefetch_inputs(const Arguments& p, int lane) {
 }
 
 // A barrier takes some 70 clocks to make, so the warps share them: the producer makes those that its first copies need, warp
-// w the one that gives stage w back, a finisher those of the partial sums.
+// w those of stage w, two others those of h and of the partial sums.
+static_assert(FINISHERS + GATHERERS >= 3, "the first three warps behind the producer have work at the start");
 static_assert(STAGES <= CONSUMERS, "a warp for each stage's barrier");
 DEVICE void init_barriers(Shared& s, int warp, int lane) {
-    if (warp != PRODUCER && warp >= STAGES && warp != FINISHER + 2) return;
+    if (warp != PRODUCER && warp >= STAGES && warp != FINISHER + 1 && warp != FINISHER + 2) return;
     if (lane == 0) {
         if (warp == PRODUCER) {
 #pragma unroll
-            for (int i = 0; i < STAGES; ++i) barrier_init(shared_address(&s.full[i]), 1);
+            for (int i = 0; i < DEPTH; ++i) barrier_init(shared_address(&s.full[i]), 1);
         } else if (warp < STAGES) {
+            if (warp >= DEPTH) barrier_init(shared_address(&s.full[warp]), 1);
             barrier_init(shared_address(&s.empty[warp]), CONSUMERS * ARRIVALS);
+        } else if (warp == FINISHER + 1) {
+            if constexpr (GATHERERS != 0) {  // (ptxas does not survive a count of 0)
+                barrier_init(shared_address(&s.nearly_there), 1);
+#pragma unroll
+                for (int i = 0; i < HIDDEN_BUFFERS; ++i) {
+                    barrier_init(shared_address(&s.hidden_full[i]), GATHERERS * ARRIVALS);
+                    barrier_init(shared_address(&s.hidden_empty[i]), CONSUMERS * ARRIVALS);
+                }
+            }
         } else {
 #pragma unroll
             for (int i = 0; i < PARTIALS; ++i) {
@@ -139,6 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const u32 base = kept(shared_address(memory));
     Ring ring{base, base + STAGES * STAGE_BYTES, base + STAGES * STAGE_BYTES + STAGES * 8};
     stamp(p, 0);
+    stamp_processor(p);
     init_barriers(s, warp, lane);
     if (!COLUMN_IS_TOKEN && warp < CONSUMERS)
         for (int i = thread; i < CONSUMERS * MAX_M * OUT_ROWS; i += CONSUMER_THREADS) (&s.sums[0][0][0])[i] = 0.f;
@@ -170,20 +186,26 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     const Work work = work_of(s.routes.distinct);
     if (warp >= CONSUMERS) {
         if (warp == PRODUCER) {
-            stamp(p, 9, PRODUCER * 32);
-            produce(s.routes, p, work, ring, lane);
+            produce(s, p, work, ring, lane);
             stamp(p, 10, PRODUCER * 32);
         } else {
-            finish(s, work, (u16*)hidden_buffer(p, s.routes.parity), warp - FINISHER, lane);
+            u16* const h = (u16*)hidden_buffer(p, s.routes.parity);
+            if constexpr (GATHERERS != 0) {
+                if (warp >= GATHERER) return gather_hidden(s, work, h, thread - GATHERER * 32);
+            }
+            finish(s, work, h, warp - FINISHER, lane);
+            stamp(p, 14, FINISHER * 32);
             clear_old(p, s.routes.parity, s.routes.distinct, thread - FINISHER * 32);
         }
         return;
     }
     const u16* const h = (const u16*)hidden_buffer(p, s.routes.parity);
     let_successor_start();
-    consume_units(s, p, work, ring, columns, warp, lane);
+    if constexpr (COLUMN_IS_TOKEN) consume_units_of_tokens(s, p, work, ring, columns, warp, lane);
+    else consume_units_of_lists(s, p, work, ring, columns, warp, lane);
     stamp(p, 4);
-    consume_slots(s, p, work, ring, h, warp, lane);
+    if constexpr (COLUMN_IS_TOKEN) consume_slots_of_tokens(s, p, work, ring, warp, lane);
+    else consume_slots_of_lists(s, p, work, ring, h, warp, lane);
     stamp(p, 7);
     named_sync<SUMS_ARE_WRITTEN, CONSUMER_THREADS>();
     store_out(s, p, work, thread);

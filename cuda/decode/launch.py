@@ -19,8 +19,8 @@ from xpu_moe.ops import checks
 _HERE = Path(__file__).parent
 _SOURCES = {4: "moe_u4.cu", 8: "moe_fp8_block.cu"}
 _HEADERS = (
-    "ptx.cuh", "shape.cuh", "u4.cuh", "fp8_block.cuh", "routes.cuh", "block.cuh", "units.cuh", "slots.cuh",
-    "kernel.cuh",
+    "ptx.cuh", "shape.cuh", "u4.cuh", "u4_few.cuh", "fp8_block.cuh", "routes.cuh", "block.cuh", "hidden.cuh", "units.cuh",
+    "slots.cuh", "kernel.cuh",
 )  # fmt: skip
 _SIGNATURE = "PPPPPPPPPPQiiiii"
 _states: dict[tuple[int, int], torch.Tensor] = {}

@@ -1,2 +1,2 @@
-#include "u4.cuh"
+#include "u4_few.cuh"
 #include "kernel.cuh"

@@ -12,11 +12,12 @@ from functools import cache
 BUCKETS = (4, 16, 64)  # MAX_M of the compiled variants
 MAX_TOKENS = BUCKETS[-1]
 CONSUMERS = 12  # warps that compute (16 and 24 were tried: docs/cuda.md)
-OTHERS = 4  # a producer and three finishers
+FINISHERS = 3
+FEW_FINISHERS = 1  # where columns are tokens
+GATHERERS = {4: 6, 8: 2}  # bits -> warps that gather h, where columns are tokens
+HIDDEN_BUFFERS = {4: 3, 8: 2}  # bits -> stages for which h is gathered ahead
 PARTIALS = 2  # buffers between consumers and finishers
-# bits -> stages under way at once: more, and what is needed first arrives later (docs/cuda.md).
-DEPTH = {4: 2, 8: 2}  # where an expert's columns are its list of tokens
-FEW_DEPTH = {4: 2, 8: 3}  # where columns are tokens
+DEPTH = 2  # stages under way at once: more, and what is needed first arrives later (docs/cuda.md)
 BLOCK_SHARED = 227 << 10  # bytes of shared memory one block may take on sm_90
 MAX_STAGES = 12  # a consumer warp makes each stage's barrier
 STATE_HEADER = 256  # bytes of the state before its buffers (kernel.cuh)
@@ -60,8 +61,16 @@ class Plan:
     shared_bytes: int
 
     @property
+    def finishers(self) -> int:
+        return FEW_FINISHERS if columns_are_tokens(self.max_tokens) else FINISHERS
+
+    @property
+    def gatherers(self) -> int:
+        return GATHERERS[self.shape.bits] if columns_are_tokens(self.max_tokens) else 0
+
+    @property
     def threads(self) -> int:
-        return (self.consumers + OTHERS) * 32
+        return (self.consumers + 1 + self.finishers + self.gatherers) * 32  # one: the producer
 
     @property
     def state_half(self) -> int:
@@ -84,14 +93,15 @@ class Plan:
             "SCALE": DTYPES[s.scale], "ROUTE_WEIGHT": DTYPES[s.route_weight], "ID_64": int(s.wide_ids),
             "CONSUMERS": self.consumers, "ROW_BLOCKS": self.row_blocks, "STAGE_EXPERTS": self.stage_experts,
             "STAGE_BYTES": self.stage_bytes, "STAGES": self.stages, "DEPTH": self.depth,
-            "PARTIALS": PARTIALS, "STRICT": int(STRICT),
+            "PARTIALS": PARTIALS, "FINISHERS": self.finishers, "GATHERERS": self.gatherers,
+            "HIDDEN_BUFFERS": HIDDEN_BUFFERS[s.bits], "STRICT": int(STRICT),
             "SHARED_ROOM": self.shared_bytes - self.stages * self.stage_bytes,
         }  # fmt: skip
 
 
 def columns_are_tokens(max_tokens: int) -> bool:
     """COLUMN_IS_TOKEN of routes.cuh: the columns of every product are the tokens, whatever an expert's own are."""
-    return max_tokens <= 8
+    return max_tokens <= 4
 
 
 class NoPlan(ValueError):
@@ -115,17 +125,16 @@ def plan(shape: Shape, max_tokens: int, blocks: int) -> Plan:
     unit = _unit_bytes(shape)
     experts = _stage_experts(inter_blocks, row_blocks * _row_block_bytes(shape), unit)
     stage = _round(max(unit, experts * row_blocks * _row_block_bytes(shape)))
-    fixed = _round(_shared_struct(shape, max_tokens, row_blocks))
+    fixed = _round(_shared_struct(shape, max_tokens, row_blocks, experts))
     stages = min(MAX_STAGES, (BLOCK_SHARED - fixed) // stage)
     if stages < 2:
         raise NoPlan(
             f"hidden_size {shape.hidden_size}, intermediate_size {shape.intermediate_size}: two stages of {stage} "
             f"bytes and {fixed} bytes of sums exceed the {BLOCK_SHARED} bytes of shared memory"
         )
-    depth = (FEW_DEPTH if columns_are_tokens(max_tokens) else DEPTH)[shape.bits]
     return Plan(
         shape, max_tokens, blocks, CONSUMERS, row_blocks, stage_experts=experts, stage_bytes=stage, stages=stages,
-        depth=min(stages, depth), shared_bytes=stages * stage + fixed,
+        depth=min(stages, DEPTH), shared_bytes=stages * stage + fixed,
     )  # fmt: skip
 
 
@@ -141,7 +150,7 @@ def _check(shape: Shape) -> None:
             raise NoPlan(f"{name} {size}: wanted a multiple of 128")
     if shape.intermediate_size > 128 * CONSUMERS:
         raise NoPlan(f"intermediate_size {shape.intermediate_size}: at most {128 * CONSUMERS}, 128 a warp")
-    threads = (CONSUMERS + OTHERS) * 32
+    threads = (CONSUMERS + 1 + FINISHERS) * 32
     if shape.num_experts > threads:
         raise NoPlan(f"num_experts {shape.num_experts}: at most {threads}, one a thread")
     if shape.group_size not in (32, 64, 128):
@@ -166,17 +175,30 @@ def _row_block_bytes(shape: Shape) -> int:
     return rows if shape.bits == 8 else rows + 8 * shape.intermediate_size // shape.group_size * _scale_bytes(shape)
 
 
-def _shared_struct(shape: Shape, max_tokens: int, row_blocks: int) -> int:
+def _hidden_bytes(shape: Shape, max_tokens: int) -> int:
+    """Rows of h for an expert of a stage (block.cuh); lists of tokens keep none in shared memory."""
+    steps = _up(shape.intermediate_size // 128 * 4, 16) if shape.bits == 4 else 16
+    row = shape.intermediate_size * 2 + steps
+    return max_tokens * row if columns_are_tokens(max_tokens) else 0
+
+
+def _shared_struct(shape: Shape, max_tokens: int, row_blocks: int, experts_of_stage: int) -> int:
     """At least sizeof(Shared) of block.cuh: every array that a variant may use, and room for padding."""
     routes, experts = max_tokens * shape.top_k, shape.num_experts
     distinct = min(routes, experts)
     lists = distinct * 4 * (1 + max_tokens) if columns_are_tokens(max_tokens) else routes * 6 + (distinct + 1) * 4
     parts = (
-        16 * (MAX_STAGES + PARTIALS), PARTIALS * CONSUMERS * 129 * 4, CONSUMERS * max_tokens * row_blocks * 8 * 4,
-        experts * 8, routes * (4 + 4), distinct * 2, lists, 4 * (CONSUMERS + OTHERS + 1), 2 * 4,
+        8 * (2 * MAX_STAGES + 2 * PARTIALS + 2 * HIDDEN_BUFFERS[shape.bits] + 1),
+        HIDDEN_BUFFERS[shape.bits] * (experts_of_stage * _hidden_bytes(shape, max_tokens) + 16),
+        PARTIALS * CONSUMERS * 129 * 4, CONSUMERS * max_tokens * row_blocks * 8 * 4,
+        experts * 8, routes * (4 + 4), 32 * 4, distinct * 2, lists, 4 * 33, 2 * 4,
     )  # fmt: skip
     return sum(parts) + 64
 
 
+def _up(size: int, unit: int) -> int:
+    return -(-size // unit) * unit
+
+
 def _round(size: int) -> int:
-    return -(-size // _ALIGN) * _ALIGN
+    return _up(size, _ALIGN)

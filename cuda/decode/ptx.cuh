@@ -122,6 +122,12 @@ DEVICE void store_relaxed(void* pointer, uint4 v) {
     asm volatile("{ .reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.gpu.global.b128 [%0], v; }" ::"l"(pointer), "l"(low), "l"(high)
                  : "memory");
 }
+DEVICE void store_shared(u32 address, uint4 v) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
+}
+DEVICE void store_shared_pair(u32 address, u32 low, u32 high) {
+    asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(address), "r"(low), "r"(high) : "memory");
+}
 DEVICE void store_shared_float(u32 address, float value) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
 }
@@ -148,11 +154,10 @@ DEVICE u32 greater_halves(u32 a, u32 b) {
     asm("max.u16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
     return d;
 }
-// Nibble i of ORDER says which of the 8 bytes (a: 0 to 3, b: 4 to 7) becomes byte i.
-template <u32 ORDER>
-DEVICE u32 permute(u32 a, u32 b) {
+// Nibble i of `order` says which of the 8 bytes (a: 0 to 3, b: 4 to 7) becomes byte i.
+DEVICE u32 permute(u32 a, u32 b, u32 order) {
     u32 d;
-    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "n"(ORDER));
+    asm("prmt.b32 %0, %1, %2, %3;" : "=r"(d) : "r"(a), "r"(b), "r"(order));
     return d;
 }
 
@@ -201,9 +206,10 @@ DEVICE void mma_u8s8(int (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1
         : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
-DEVICE void mma_e4m3(float (&c)[4], u32 a0, u32 a1, u32 a2, u32 a3, u32 b0, u32 b1) {
-    asm(
-        "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+// Two e4m3 values (the lower, the upper half of v) -> fp16, in order.
+DEVICE u32 half_of_e4m3(u32 v, int upper) {
+    u32 d;
+    if (upper) asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, h; }" : "=r"(d) : "r"(v));
+    else asm("{ .reg .b16 l, h; mov.b32 {l, h}, %1; cvt.rn.f16x2.e4m3x2 %0, l; }" : "=r"(d) : "r"(v));
+    return d;
 }

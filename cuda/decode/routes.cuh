@@ -5,15 +5,12 @@
 
 constexpr int ROUTES = MAX_M * TOP_K;
 constexpr int MOST_DISTINCT = ROUTES < E ? ROUTES : E;
-// Where MAX_M is at most 8, the columns of every product are the tokens themselves, whatever an expert's own are:
-// activations are loaded once, h has a row for each pair of (expert in the list, token), sums of phase 2 stay in registers.
-// Else an expert's columns are its own list of tokens, 8 at a time, and h has a row for each route.
-constexpr bool COLUMN_IS_TOKEN = MAX_M <= 8;
 constexpr bool ONE_WARP = COLUMN_IS_TOKEN && ROUTES <= 32;  // a lane a route: no barrier among warps
 
 // What a variant does not use is one element, so that the code that would use it compiles.
 struct Routes {
     int parity;  // not of the routes: which buffer of h this launch uses
+    int listed_id[ONE_WARP ? 32 : 1];  // what list_experts read, for list_members: all blocks want that one line of memory
     // What sort_in_a_block works with: tokens that want an expert (bits), routes as they came, sums of the warps.
     u64 mask[ONE_WARP ? 1 : E];
     float raw_weight[ONE_WARP ? 1 : ROUTES];
@@ -52,9 +49,13 @@ DEVICE u32 lanes_with(int id) {
     return id >= 0 ? same : 0;
 }
 
+constexpr int IDS_ARE_READ = 4;  // named barrier of the producer and one finisher
 // ONE_WARP, the producer: the list of experts, in order of first mention, and nothing more: all wait for it.
 DEVICE void list_experts(Routes& r, const Arguments& p, int lane) {
     const int id = lane < p.tokens * TOP_K ? route_id(p, lane) : -1;
+    r.listed_id[lane & (ONE_WARP ? 31 : 0)] = id;
+    __syncwarp();
+    named_arrive<IDS_ARE_READ, 64>();
     const u32 below = (1u << lane) - 1, same = lanes_with(id);
     const bool leads = same && (same & below) == 0;
     const u32 leaders = __ballot_sync(~0u, leads);
@@ -67,8 +68,9 @@ DEVICE void list_experts(Routes& r, const Arguments& p, int lane) {
 DEVICE void list_members(Routes& r, const Arguments& p, int lane) {
     constexpr u32 ONE_TOKEN = TOP_K == 32 ? ~0u : (1u << TOP_K) - 1;  // the lanes of token 0
     const bool there = lane < p.tokens * TOP_K;
-    const int id = there ? route_id(p, lane) : -1, token = lane / TOP_K;
     const float raw = there ? route_weight(p, lane) : 0.f;
+    named_sync<IDS_ARE_READ, 64>();
+    const int id = r.listed_id[lane & (ONE_WARP ? 31 : 0)], token = lane / TOP_K;
     const u32 below = (1u << lane) - 1, same = lanes_with(id);
     const u32 leaders = __ballot_sync(~0u, same && (same & below) == 0);
     float sum = 0.f;

@@ -9,9 +9,12 @@
 //   SCALE, ROUTE_WEIGHT  types of 4-bit weights' scales and of the routes' weights: 0 bf16, 1 fp16, 2 fp32
 //   ID_64                the routes' ids are int64, else int32
 //   CONSUMERS            warps that compute
+//   FINISHERS            warps that finish units
+//   GATHERERS            warps that gather h (hidden.cuh), 0 where nobody does
 //   PARTIALS             buffers between them and the finishers
 //   STAGES, STAGE_BYTES  the ring
 //   DEPTH                stages under way at once
+//   HIDDEN_BUFFERS       stages for which h is gathered ahead (hidden.cuh)
 //   STAGE_EXPERTS        experts whose slices of W2 make a stage
 //   ROW_BLOCKS           the most 8-row blocks of W2 that one thread block owns
 //   SHARED_ROOM          bytes of shared memory behind the ring
@@ -19,19 +22,22 @@
 #pragma once
 #include "ptx.cuh"
 
-constexpr int FINISHERS = 3;
-constexpr int PRODUCER = CONSUMERS, FINISHER = CONSUMERS + 1;  // warp numbers
+constexpr int PRODUCER = CONSUMERS, FINISHER = CONSUMERS + 1, GATHERER = FINISHER + FINISHERS;  // warp numbers
 constexpr int CONSUMER_THREADS = CONSUMERS * 32;
-constexpr int THREADS = CONSUMER_THREADS + 32 + FINISHERS * 32;
+constexpr int WARPS = GATHERER + GATHERERS, THREADS = WARPS * 32;
 constexpr int UNITS = GATED ? I / 8 : I / 16;                // of an expert: 8 gate and 8 up rows each, or 16 rows
 constexpr int H_BLOCKS = H / 128, I_BLOCKS = I / 128;        // 128-wide blocks of k: of W13, of W2
 constexpr int OUT_BLOCKS = H / 8;                            // 8-row blocks of W2
 constexpr int OWN = (H_BLOCKS + CONSUMERS - 1) / CONSUMERS;  // 128-wide blocks of k of a unit that a warp takes
 constexpr int STAGE_WARPS = STAGE_EXPERTS * I_BLOCKS;        // warps that work on one stage of W2, each a block of k
 constexpr int TEAMS = CONSUMERS / STAGE_WARPS;               // stages of W2 that are worked on at once
-constexpr int OUT_ROWS = ROW_BLOCKS * 8;
-constexpr int STATE_HEADER = 256;                            // bytes of `state` before its buffers (kernel.cuh)
 static_assert(TEAMS >= 1, "a stage has a warp for each block of k");
+constexpr int OUT_ROWS = ROW_BLOCKS * 8;
+// Where MAX_M is at most 4, the columns of every product are the tokens themselves, whatever an expert's own are:
+// activations are loaded once, h has a row for each pair of (expert in the list, token), sums of phase 2 stay in registers.
+// Else an expert's columns are its own list of tokens, 8 at a time, and h has a row for each route.
+constexpr bool COLUMN_IS_TOKEN = MAX_M <= 4;
+constexpr int STATE_HEADER = 256;                            // bytes of `state` before its buffers (kernel.cuh)
 static_assert(CONSUMERS % 4 == 0, "finish_column adds the warps' parts by quarters");
 static_assert(H % 128 == 0 && I % 128 == 0 && E <= THREADS && MAX_M <= 64, "plan.py refuses the rest");
 

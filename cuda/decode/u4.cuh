@@ -35,11 +35,17 @@ DEVICE float scale_at(u32 address) {
 // shows 2^-9 of itself. Why: 4-bit weights are 8-bit operands after one mask (and a shift for the upper nibbles), where
 // placing them into 16-bit floats takes more than twice the instructions of the unit that phase 1 would wait for.
 // A block with an infinity or a NaN makes its token's sums NaN, and one whose values are all below TINY counts as 0.
+// PAIRED (up to 4 tokens): the 8 columns of one product are the high and the low bytes of the tokens, side by side.
+constexpr bool PAIRED = COLUMN_IS_TOKEN;
+constexpr int HALVES = PAIRED ? 1 : 2;  // products for a tile, and tokens of a lane's sums
 struct Columns {
-    u32 high[OWN][4][2], low[OWN][4][2];
-    float step[OWN][2];          // of columns 2t and 2t + 1
-    float zero[OWN][GROUPS][2];  // what the zero point 8 adds to a group's sum: 8 times the sum of x
+    u32 byte[HALVES][OWN][4][2];      // [high, low] where not PAIRED
+    float step[OWN][HALVES];          // of tokens 2t and 2t + 1 (PAIRED: t)
+    float zero[OWN][GROUPS][HALVES];  // what the zero point 8 adds to a group's sum: 8 times the sum of x
 };
+// A lane's sums of a unit: rows g (gate), then rows g + 8 (up), HALVES columns each.
+constexpr int SUMS = 2 * HALVES;
+DEVICE int column_of(int g) { return PAIRED ? g >> 1 : g; }
 constexpr float LEVELS = 32512.f;  // 127 * 256: the range of 256 high + low with signed bytes
 constexpr float TINY = 1e-30f;
 // The last bit of the float 3 * 2^22 counts ones: COUNT_BITS + n are the bits of COUNT_ZERO + n.
@@ -52,17 +58,26 @@ DEVICE float widen(u32 pair, int half) {
     return __uint_as_float(half ? pair & 0xFFFF0000u : pair << 16);
 }
 
-// Two pairs of values -> their high and low bytes, in the order first.0, second.0, first.1, second.1.
-DEVICE void split_bytes(u32& high, u32& low, u32 first, u32 second, float scale) {
-    u32 plain[4], carried[4];
+// Two pairs of values -> their high or their low bytes, in the order first.0, second.0, first.1, second.1.
+struct Byte {
+    float bias;  // the high byte is of a sum that rounds up by 128, because the low one is signed
+    u32 order;   // which byte of two values
+    DEVICE_MEMBER explicit Byte(bool low) : bias(low ? COUNT_ZERO : COUNT_ZERO + 128.f), order(low ? 0x40 : 0x51) {}
+    DEVICE_MEMBER u32 of(u32 first, u32 second, float scale) const {
+        u32 v[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const float v = widen(i & 1 ? second : first, i >> 1);
-        plain[i] = __float_as_uint(fmaf(v, scale, COUNT_ZERO));            // for the low byte
-        carried[i] = __float_as_uint(fmaf(v, scale, COUNT_ZERO + 128.f));  // for the high byte: the low one is signed
+        for (int i = 0; i < 4; ++i) v[i] = __float_as_uint(fmaf(widen(i & 1 ? second : first, i >> 1), scale, bias));
+        return permute(permute(v[0], v[1], order), permute(v[2], v[3], order), 0x5410);
     }
-    low = permute<0x5410>(permute<0x40>(plain[0], plain[1]), permute<0x40>(plain[2], plain[3]));
-    high = permute<0x5410>(permute<0x51>(carried[0], carried[1]), permute<0x51>(carried[2], carried[3]));
+};
+
+// Both bytes of two pairs, likewise: the low one of a sum that was raised by 128 is off by its sign bit.
+DEVICE void split_bytes(u32& high, u32& low, u32 first, u32 second, float scale) {
+    u32 v[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) v[i] = __float_as_uint(fmaf(widen(i & 1 ? second : first, i >> 1), scale, COUNT_ZERO + 128.f));
+    const u32 a = permute(v[0], v[1], 0x5410), b = permute(v[2], v[3], 0x5410);
+    high = permute(a, b, 0x7531), low = permute(a, b, 0x6420) ^ 0x80808080u;
 }
 
 // `token` is this lane's column; one that is not live is 0.
@@ -93,28 +108,34 @@ DEVICE void load_columns(Columns& f, const Arguments& p, int token, bool live, i
         const float step = largest < TINY ? 0.f : largest * (1.f / LEVELS), scale = largest < TINY ? 0.f : LEVELS / largest;
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            split_bytes(f.high[o][j][0], f.low[o][j][0], x[o][j].x, x[o][j].z, scale);
-            split_bytes(f.high[o][j][1], f.low[o][j][1], x[o][j].y, x[o][j].w, scale);
+#pragma unroll
+            for (int half = 0; half < HALVES; ++half) {
+                const Byte byte(PAIRED ? lane & 4 : half == 1);
+                f.byte[half][o][j][0] = byte.of(x[o][j].x, x[o][j].z, scale);
+                f.byte[half][o][j][1] = byte.of(x[o][j].y, x[o][j].w, scale);
+            }
         }
 #pragma unroll
-        for (int c = 0; c < 2; ++c) f.step[o][c] = __shfl_sync(~0u, step, (2 * t + c) * 4);
+        for (int c = 0; c < HALVES; ++c) f.step[o][c] = __shfl_sync(~0u, step, (PAIRED ? 2 * t : 2 * t + c) * 4);
 #pragma unroll
         for (int group = 0; group < GROUPS; ++group) {
             constexpr u32 ONES = 0x01010101u;
-            int high[4] = {}, low[4] = {};
+            int sum[HALVES][4] = {};
 #pragma unroll
-            for (int j = group * WORDS; j < (group + 1) * WORDS; ++j) {
-                mma_u8s8(high, ONES, ONES, ONES, ONES, f.high[o][j][0], f.high[o][j][1]);
-                mma_u8s8(low, ONES, ONES, ONES, ONES, f.low[o][j][0], f.low[o][j][1]);
-            }
+            for (int j = group * WORDS; j < (group + 1) * WORDS; ++j)
 #pragma unroll
-            for (int c = 0; c < 2; ++c) f.zero[o][group][c] = 8.f * f.step[o][c] * (float)(256 * high[c] + low[c]);
+                for (int half = 0; half < HALVES; ++half)
+                    mma_u8s8(sum[half], ONES, ONES, ONES, ONES, f.byte[half][o][j][0], f.byte[half][o][j][1]);
+#pragma unroll
+            for (int c = 0; c < HALVES; ++c)
+                f.zero[o][group][c] = 8.f * f.step[o][c] * (float)(256 * sum[0][c] + (PAIRED ? sum[0][1] : sum[HALVES - 1][c]));
         }
     }
 }
 
 DEVICE void load_column_scales(Columns&, const Arguments&, int, int, int, int) {}  // x has none
-DEVICE void load_weight_scales(Columns&, const Arguments&, int, int, int) {}       // they are in the ring
+DEVICE void ask_weight_scales(Columns&, const Arguments&, int, int, int) {}        // they are in the ring
+DEVICE void take_weight_scales(Columns&) {}
 
 // Block `o` of those that this warp takes of a token.
 DEVICE void prefetch_columns(const Arguments& p, int token, int warp, int o) {
@@ -123,8 +144,8 @@ DEVICE void prefetch_columns(const Arguments& p, int token, int warp, int o) {
     prefetch_l1(row), prefetch_l1(row + 64);
 }
 
-// This warp's share of one unit: acc[0], acc[1] rows g (gate), acc[2], acc[3] rows g + 8 (up), columns 2t and 2t + 1.
-DEVICE void unit_product(float (&acc)[4], u32 stage, const Columns& f, int warp, int lane) {
+// This warp's share of one unit: acc[0..HALVES) rows g (gate), then rows g + 8 (up), for the tokens of this lane's columns.
+DEVICE void unit_product(float (&acc)[SUMS], u32 stage, const Columns& f, int warp, int lane) {
     constexpr u32 LOWER = 0x0F0F0F0Fu;
     const int g = lane >> 2;
 #pragma unroll
@@ -135,21 +156,26 @@ DEVICE void unit_product(float (&acc)[4], u32 stage, const Columns& f, int warp,
         const uint4 up = load_shared(stage + block * 1024 + 512 + lane * 16);
 #pragma unroll
         for (int group = 0; group < GROUPS; ++group) {
-            int high[4] = {COUNT_BITS, COUNT_BITS, COUNT_BITS, COUNT_BITS};
-            int low[4] = {COUNT_BITS, COUNT_BITS, COUNT_BITS, COUNT_BITS};
+            int sum[HALVES][4];
+#pragma unroll
+            for (int i = 0; i < 4 * HALVES; ++i) sum[i / 4][i % 4] = COUNT_BITS;
 #pragma unroll
             for (int j = group * WORDS; j < (group + 1) * WORDS; ++j) {
                 const u32 a = word_of(gate, j), b = word_of(up, j);
                 const u32 a0 = a & LOWER, a1 = b & LOWER, a2 = a >> 4 & LOWER, a3 = b >> 4 & LOWER;
-                mma_u8s8(high, a0, a1, a2, a3, f.high[o][j][0], f.high[o][j][1]);
-                mma_u8s8(low, a0, a1, a2, a3, f.low[o][j][0], f.low[o][j][1]);
+#pragma unroll
+                for (int half = 0; half < HALVES; ++half)
+                    mma_u8s8(sum[half], a0, a1, a2, a3, f.byte[half][o][j][0], f.byte[half][o][j][1]);
             }
             const u32 scales = stage + UNIT_BYTES + ((block * GROUPS + group) * 16 + g * 2) * SCALE_BYTES;
             const float scale[2] = {scale_at(scales), scale_at(scales + SCALE_BYTES)};
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const float sum = fmaf(counted(high[i]), 256.f, counted(low[i]));
-                acc[i] = fmaf(scale[i >> 1], fmaf(sum, f.step[o][i & 1], -f.zero[o][group][i & 1]), acc[i]);
+            for (int i = 0; i < SUMS; ++i) {
+                const int row = i / HALVES, c = i % HALVES;
+                const int high = PAIRED ? sum[0][2 * row] : sum[0][i & 3];
+                const int low = PAIRED ? sum[0][2 * row + 1] : sum[HALVES - 1][i & 3];
+                const float value = fmaf(counted(high), 256.f, counted(low));
+                acc[i] = fmaf(scale[row], fmaf(value, f.step[o][c], -f.zero[o][group][c]), acc[i]);
             }
         }
     }

@@ -53,10 +53,21 @@ def test_a_plan_is_sound_or_says_why_not(bits, hidden, inter, experts, top_k, gr
     assert found.state_half == rows * inter * 128 * 2
 
 
-def test_three_stages_are_under_way_for_fp8_of_few_tokens_else_two():
+def test_h_is_gathered_where_columns_are_tokens_and_a_stage_of_it_has_a_thread_for_each_value():
     for bits in (4, 8):
-        depths = [plan(dataclasses.replace(MINIMAX, bits=bits), tokens, 132).depth for tokens in BUCKETS]
-        assert depths == [3 if bits == 8 and columns_are_tokens(tokens) else 2 for tokens in BUCKETS]
+        for inter in (128, 256, 384, 768, 1536):
+            shape = dataclasses.replace(MINIMAX, bits=bits, intermediate_size=inter)
+            few, many = plan(shape, 4, 132), plan(shape, 16, 132)
+            assert (few.gatherers > 0, many.gatherers) == (True, 0)
+            assert few.finishers + few.gatherers >= 3 and many.finishers == 3, "three warps have work at the start"
+            if bits == 4:
+                assert few.stage_experts * inter // 8 <= few.gatherers * 32
+            # 65,536 registers, dealt out to four warps at a time: what is left for a thread
+            warps = -(-few.threads // 128) * 4
+            assert 65536 // (warps * 32) // 8 * 8 >= (96 if bits == 4 else 128)
+
+
+def test_which_sizes_have_tokens_as_columns():
     assert [columns_are_tokens(bucket(tokens)) for tokens in (1, 4, 5, 8, 9, 16, 17, 64)] == [True] * 2 + [False] * 6
 
 
