@@ -68,13 +68,13 @@ DEVICE void produce(Shared& s, const Arguments& p, const Work& work, Ring ring, 
     Ring landed = ring;
     const int items = work.units + work.stages;
     for (int item = 0; item < items; ++item, ring.next()) {
-        if (item == DEPTH && ONE_WARP) named_sync<RING_IS_READY, READY_WARPS * 32>();  // others' barriers: not needed before
+        if (item == 1 && ONE_WARP) named_sync<RING_IS_READY, READY_WARPS * 32>();  // others' barriers: not needed before
         if (item >= DEPTH) {
             barrier_wait(landed.full_barrier(), landed.phase);
             landed.next();
             barrier_wait(ring.empty_barrier(), ring.phase ^ 1);
         }
-        if (GATHERERS && item == max(0, work.units - 2) && lane == 0) barrier_arrive(shared_address(&s.nearly_there));
+        if (GATHERERS && item == max(1, work.units - 2) && lane == 0) barrier_arrive(shared_address(&s.nearly_there));
         if (item < work.units) {
             const int unit = work.unit(item);
             copy_unit(p, routes.expert[unit / UNITS], unit % UNITS, ring, policy, lane);
@@ -83,7 +83,10 @@ DEVICE void produce(Shared& s, const Arguments& p, const Work& work, Ring ring, 
         }
         if (item == 0) stamp(p, 9, PRODUCER * 32);
     }
-    if (items <= DEPTH && ONE_WARP) named_sync<RING_IS_READY, READY_WARPS * 32>();
+    if (items <= 1) {
+        if (ONE_WARP) named_sync<RING_IS_READY, READY_WARPS * 32>();
+        if (GATHERERS && lane == 0) barrier_arrive(shared_address(&s.nearly_there));
+    }
 }
 
 // Clear what the launch before this one wrote; the next one writes there.
