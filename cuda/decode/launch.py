@@ -19,8 +19,8 @@ from xpu_moe.ops import checks
 _HERE = Path(__file__).parent
 _SOURCES = {4: "moe_u4.cu", 8: "moe_fp8_block.cu"}
 _HEADERS = (
-    "ptx.cuh", "shape.cuh", "u4.cuh", "u4_few.cuh", "fp8_block.cuh", "routes.cuh", "block.cuh", "hidden.cuh", "units.cuh",
-    "slots.cuh", "kernel.cuh",
+    "ptx.cuh", "shape.cuh", "u4.cuh", "u4_few.cuh", "fp8_block.cuh", "routes.cuh", "block.cuh", "hidden.cuh",
+    "units.cuh", "slots.cuh", "kernel.cuh",
 )  # fmt: skip
 _SIGNATURE = "PPPPPPPPPPQiiiii"
 _states: dict[tuple[int, int], torch.Tensor] = {}
@@ -30,10 +30,11 @@ class CaptureError(RuntimeError):
     """A CUDA graph is being captured and the variant for this call is not loaded yet."""
 
 
-def unit(chosen: Plan) -> jit.Program:
-    """The translation unit of a variant."""
+def unit(chosen: Plan, *, trace: bool = False) -> jit.Program:
+    """The translation unit of a variant; `trace`: the one that leaves clock stamps in a longer state (block.cuh)."""
     headers = [_HERE / name for name in _HEADERS]
-    return jit.program(_HERE / _SOURCES[chosen.shape.bits], chosen.defines(), headers=headers)
+    defines = chosen.defines() | ({"TRACE": 1} if trace else {})
+    return jit.program(_HERE / _SOURCES[chosen.shape.bits], defines, headers=headers)
 
 
 @cache
