@@ -42,7 +42,8 @@ def _refusal(case: Case, bits: int) -> str | None:
     if case.tokens > MAX_TOKENS:
         return f"tokens {case.tokens}: at most {MAX_TOKENS} (above, a grouped product is faster)"
     try:
-        plan(shape_of(case, bits), bucket(case.tokens), _multiprocessors())
+        # A case does not say what the scales are: 4 bytes take the most room.
+        plan(shape_of(case, bits, "float32"), bucket(case.tokens), _multiprocessors())
     except NoPlan as error:
         return str(error)
     if not compiler.available():

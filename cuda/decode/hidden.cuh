@@ -1,5 +1,6 @@
-// Where columns are tokens: h of a stage of W2, brought into shared memory by warps that do nothing else (and that split it into
-// bytes: u4.cuh). A consumer that waited for it in global memory would stand still for the latency of L2 in every stage.
+// Where columns are tokens: h of a stage of W2, brought into shared memory by warps that do nothing else (with 4-bit weights
+// they split it into bytes: u4_few.cuh). A consumer that waited for it in global memory would stand still for the latency of
+// L2 in every stage.
 //
 // HIDDEN_BUFFERS stages have room. Rows of pairs that do not occur hold whatever was there: such a column's result is not used,
 // and a column's values reach no other's.
@@ -75,8 +76,8 @@ struct Asked {
 // Nanoseconds between two questions for what is not there yet: they are in the way of the weights, and of h itself.
 constexpr int PAUSE = 200;
 
-// `thread`: of the gatherers. The lanes of a warp stay together: where each waited for its own value, the rest of the loop would
-// run once for each group of lanes. Values of the next stage are asked for before this one's are waited for.
+// `thread`: of the gatherers. The lanes of a warp stay together: where each waited for its own value, the rest of the loop
+// would run once for each group of lanes. Values of the next stage are asked for before this one's are waited for.
 DEVICE void gather_hidden(Shared& s, const Work& work, const u16* h, int thread) {
     if (work.stages == 0) return;
     const int lane = thread & 31;

@@ -19,8 +19,8 @@
 #include "slots.cuh"
 #include "units.cuh"
 
-// All lanes call. Of two copies under way each gets half of the memory's rate, so the first of two units in large pieces comes as
-// late as the second: FP8 units of few tokens are asked for row by row.
+// All lanes call. Of two copies under way each gets half of the memory's rate, so the first of two units in large pieces comes
+// as late as the second: FP8 units of few tokens are asked for row by row.
 constexpr int PIECES = COLUMN_IS_TOKEN ? 8 : 1;
 DEVICE void copy_unit(const Arguments& p, int expert, int within, const Ring& ring, u64 policy, int lane) {
     const u32 to = ring.memory(), full = ring.full_barrier();
@@ -94,7 +94,8 @@ DEVICE void clear_old(const Arguments& p, int parity, int distinct, int thread) 
     u32* const used = (u32*)(p.state + 8);
     uint4* const old = (uint4*)hidden_buffer(p, parity ^ 1);
     const u32 values = used[parity ^ 1];
-    for (u32 i = blockIdx.x * FINISHERS * 32 + thread; i < values; i += BLOCKS * FINISHERS * 32) old[i] = make_uint4(0, 0, 0, 0);
+    for (u32 i = blockIdx.x * FINISHERS * 32 + thread; i < values; i += BLOCKS * FINISHERS * 32)
+        old[i] = make_uint4(0, 0, 0, 0);
     const u32 rows = COLUMN_IS_TOKEN ? distinct * MAX_M : p.tokens * TOP_K;
     if (blockIdx.x == 0 && thread == 0) used[parity] = rows * (I * 2 / 16);
 }
@@ -109,7 +110,7 @@ DEVICE void prefetch_inputs(const Arguments& p, int lane) {
 }
 
 // A barrier takes some 70 clocks to make, so the warps share them: the producer makes those that its first copies need, warp
-// w those of stage w, two others those of h and of the partial sums.
+// w those of stage w, two behind the producer those of h and of the partial sums.
 static_assert(FINISHERS + GATHERERS >= 3, "the first three warps behind the producer have work at the start");
 static_assert(STAGES <= CONSUMERS, "a warp for each stage's barrier");
 DEVICE void init_barriers(Shared& s, int warp, int lane) {
@@ -163,8 +164,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int i = thread; i < CONSUMERS * MAX_M * OUT_ROWS; i += CONSUMER_THREADS) (&s.sums[0][0][0])[i] = 0.f;
     Columns columns;
     if (ONE_WARP) {
-        // Side by side: the producer lists the experts and starts to copy at once, a finisher the rest of the routes, another
-        // takes the ticket, and the consumers load the activations.
+        // Side by side: the producer lists the experts and starts to copy at once, the warp behind it the rest of the
+        // routes, the next takes the ticket, and the consumers load the activations.
         if (warp == FINISHER + 1) prefetch_inputs(p, lane);
         wait_for_predecessor();
         stamp(p, 1);

@@ -7,13 +7,14 @@ Calls on a device have to follow each other in stream order, as a model's layers
 
 from __future__ import annotations
 
+import contextlib
 from functools import cache
 from pathlib import Path
 
 import torch
 
 from xpu_moe.cuda import jit
-from xpu_moe.cuda.decode.plan import BUCKETS, Plan, Shape, bucket, plan
+from xpu_moe.cuda.decode.plan import BUCKETS, NoPlan, Plan, Shape, bucket, plan
 from xpu_moe.ops import checks
 
 _HERE = Path(__file__).parent
@@ -63,10 +64,13 @@ def _state(size: int, device: int) -> torch.Tensor:
 
 
 def warm(shape: Shape, tokens: int, device: int) -> None:
-    """Compile and load the variants for up to `tokens` tokens and make their state."""
+    """Compile and load the variants for up to `tokens` tokens and make their state. NoPlan: there is none for one."""
     for size in BUCKETS:
-        if size == BUCKETS[0] or tokens > BUCKETS[BUCKETS.index(size) - 1]:
+        if size == BUCKETS[0]:
             _kernel(shape, size, device)
+        elif tokens > BUCKETS[BUCKETS.index(size) - 1]:
+            with contextlib.suppress(NoPlan):  # `supports` refuses as many tokens
+                _kernel(shape, size, device)
 
 
 class Bound:

@@ -6,6 +6,7 @@ from the defines and assert what they rely on.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from functools import cache
 
@@ -15,7 +16,7 @@ CONSUMERS = 12  # warps that compute (16 and 24 were tried: docs/cuda.md)
 FINISHERS = 3
 FEW_FINISHERS = 1  # where columns are tokens
 GATHERERS = {4: 6, 8: 2}  # bits -> warps that gather h, where columns are tokens
-HIDDEN_BUFFERS = {4: 3, 8: 2}  # bits -> stages for which h is gathered ahead
+HIDDEN_BUFFERS = {4: 3, 8: 2}  # bits -> stages for which h is gathered ahead, where they fit
 PARTIALS = 2  # buffers between consumers and finishers
 DEPTH = 2  # stages under way at once: more, and what is needed first arrives later (docs/cuda.md)
 BLOCK_SHARED = 227 << 10  # bytes of shared memory one block may take on sm_90
@@ -58,6 +59,7 @@ class Plan:
     stage_bytes: int
     stages: int
     depth: int
+    hidden_buffers: int
     shared_bytes: int
 
     @property
@@ -94,13 +96,13 @@ class Plan:
             "CONSUMERS": self.consumers, "ROW_BLOCKS": self.row_blocks, "STAGE_EXPERTS": self.stage_experts,
             "STAGE_BYTES": self.stage_bytes, "STAGES": self.stages, "DEPTH": self.depth,
             "PARTIALS": PARTIALS, "FINISHERS": self.finishers, "GATHERERS": self.gatherers,
-            "HIDDEN_BUFFERS": HIDDEN_BUFFERS[s.bits], "STRICT": int(STRICT),
+            "HIDDEN_BUFFERS": self.hidden_buffers, "STRICT": int(STRICT),
             "SHARED_ROOM": self.shared_bytes - self.stages * self.stage_bytes,
         }  # fmt: skip
 
 
 def columns_are_tokens(max_tokens: int) -> bool:
-    """COLUMN_IS_TOKEN of routes.cuh: the columns of every product are the tokens, whatever an expert's own are."""
+    """COLUMN_IS_TOKEN of shape.cuh: the columns of every product are the tokens, whatever an expert's own are."""
     return max_tokens <= 4
 
 
@@ -123,19 +125,24 @@ def plan(shape: Shape, max_tokens: int, blocks: int) -> Plan:
     inter_blocks = shape.intermediate_size // 128
     row_blocks = -(-shape.hidden_size // 8 // blocks)
     unit = _unit_bytes(shape)
-    experts = _stage_experts(inter_blocks, row_blocks * _row_block_bytes(shape), unit)
-    stage = _round(max(unit, experts * row_blocks * _row_block_bytes(shape)))
-    fixed = _round(_shared_struct(shape, max_tokens, row_blocks, experts))
-    stages = min(MAX_STAGES, (BLOCK_SHARED - fixed) // stage)
-    if stages < 2:
-        raise NoPlan(
-            f"hidden_size {shape.hidden_size}, intermediate_size {shape.intermediate_size}: two stages of {stage} "
-            f"bytes and {fixed} bytes of sums exceed the {BLOCK_SHARED} bytes of shared memory"
-        )
-    return Plan(
-        shape, max_tokens, blocks, CONSUMERS, row_blocks, stage_experts=experts, stage_bytes=stage, stages=stages,
-        depth=min(stages, DEPTH), shared_bytes=stages * stage + fixed,
-    )  # fmt: skip
+    most = _stage_experts(inter_blocks, row_blocks * _row_block_bytes(shape), unit)
+    # Where shared memory is short, fewer stages of h are held, then fewer experts make a stage.
+    buffers = range(HIDDEN_BUFFERS[shape.bits], 0, -1)[
+        : None if columns_are_tokens(max_tokens) else 1
+    ]  # lists hold none
+    for experts, held in itertools.product(range(most, 0, -1), buffers):
+        stage = _round(max(unit, experts * row_blocks * _row_block_bytes(shape)))
+        fixed = _round(_shared_struct(shape, max_tokens, row_blocks, experts, held))
+        stages = min(MAX_STAGES, (BLOCK_SHARED - fixed) // stage)
+        if stages >= 2:
+            return Plan(
+                shape, max_tokens, blocks, CONSUMERS, row_blocks, stage_experts=experts, stage_bytes=stage,
+                stages=stages, depth=min(stages, DEPTH), hidden_buffers=held, shared_bytes=stages * stage + fixed,
+            )  # fmt: skip
+    raise NoPlan(
+        f"hidden_size {shape.hidden_size}, intermediate_size {shape.intermediate_size}: two stages of {stage} "
+        f"bytes and the {fixed} bytes behind them exceed the {BLOCK_SHARED} bytes of shared memory"
+    )
 
 
 def _stage_experts(inter_blocks: int, expert_bytes: int, unit_bytes: int) -> int:
@@ -182,14 +189,14 @@ def _hidden_bytes(shape: Shape, max_tokens: int) -> int:
     return max_tokens * row if columns_are_tokens(max_tokens) else 0
 
 
-def _shared_struct(shape: Shape, max_tokens: int, row_blocks: int, experts_of_stage: int) -> int:
+def _shared_struct(shape: Shape, max_tokens: int, row_blocks: int, experts_of_stage: int, buffers: int) -> int:
     """At least sizeof(Shared) of block.cuh: every array that a variant may use, and room for padding."""
     routes, experts = max_tokens * shape.top_k, shape.num_experts
     distinct = min(routes, experts)
     lists = distinct * 4 * (1 + max_tokens) if columns_are_tokens(max_tokens) else routes * 6 + (distinct + 1) * 4
     parts = (
-        8 * (2 * MAX_STAGES + 2 * PARTIALS + 2 * HIDDEN_BUFFERS[shape.bits] + 1),
-        HIDDEN_BUFFERS[shape.bits] * (experts_of_stage * _hidden_bytes(shape, max_tokens) + 16),
+        8 * (2 * MAX_STAGES + 2 * PARTIALS + 2 * buffers + 1),
+        buffers * (experts_of_stage * _hidden_bytes(shape, max_tokens) + 16),
         PARTIALS * CONSUMERS * 129 * 4, CONSUMERS * max_tokens * row_blocks * 8 * 4,
         experts * 8, routes * (4 + 4), 32 * 4, distinct * 2, lists, 4 * 33, 2 * 4,
     )  # fmt: skip

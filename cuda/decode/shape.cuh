@@ -11,7 +11,7 @@
 //   CONSUMERS            warps that compute
 //   FINISHERS            warps that finish units
 //   GATHERERS            warps that gather h (hidden.cuh), 0 where nobody does
-//   PARTIALS             buffers between them and the finishers
+//   PARTIALS             buffers between consumers and finishers
 //   STAGES, STAGE_BYTES  the ring
 //   DEPTH                stages under way at once
 //   HIDDEN_BUFFERS       stages for which h is gathered ahead (hidden.cuh)
@@ -38,6 +38,7 @@ constexpr int OUT_ROWS = ROW_BLOCKS * 8;
 // Else an expert's columns are its own list of tokens, 8 at a time, and h has a row for each route.
 constexpr bool COLUMN_IS_TOKEN = MAX_M <= 4;
 constexpr int STATE_HEADER = 256;                            // bytes of `state` before its buffers (kernel.cuh)
+static_assert(COLUMN_IS_TOKEN == (GATHERERS != 0), "h is gathered where columns are tokens");
 static_assert(CONSUMERS % 4 == 0, "finish_column adds the warps' parts by quarters");
 static_assert(H % 128 == 0 && I % 128 == 0 && E <= THREADS && MAX_M <= 64, "plan.py refuses the rest");
 

@@ -1,7 +1,8 @@
-// Phase 2: a warp takes one block of 128 k of one expert, all out rows of this thread block, and waits for that part of h.
+// Phase 2: a warp takes one block of 128 k of one expert, all out rows of this thread block, and waits for h of it (of the
+// whole stage, where columns are tokens).
 // The consumers are TEAMS teams that take turns at the stages; in a stage, a warp for each block of k of each expert.
 //
-// Where columns are tokens (routes.cuh), the columns of tokens that do not want the expert are left out and the sums stay in
+// Where columns are tokens (shape.cuh), the columns of tokens that do not want the expert are left out and the sums stay in
 // registers until the end. Else the sums lie in shared memory, found by token.
 #pragma once
 #include "hidden.cuh"
@@ -12,7 +13,7 @@ DEVICE void load_block_scales(float (&scale)[ROW_BLOCKS], const Arguments& p, co
     for (int r = 0; r < ROW_BLOCKS; ++r) scale[r] = scales[min(work.row_first + r, OUT_BLOCKS - 1) / 16 * I_BLOCKS];
 }
 
-// Columns are tokens: the sums stay in registers until the end.
+// Columns are tokens.
 DEVICE void consume_slots_of_tokens(Shared& s, const Arguments& p, const Work& work, Ring& ring, int warp, int lane) {
     const Routes& routes = s.routes;
     const int team = warp / STAGE_WARPS, slot = warp % STAGE_WARPS / I_BLOCKS, block = warp % I_BLOCKS;
@@ -83,7 +84,8 @@ struct Turn {
 
 DEVICE Turn turn_at(const Routes& routes, int step, int slot, int distinct) {
     Turn turn = {step, step * STAGE_EXPERTS + slot, 0, 0, 0};
-    if (turn.expert < distinct) turn.first = routes.offset[turn.expert], turn.count = routes.offset[turn.expert + 1] - turn.first;
+    if (turn.expert < distinct)
+        turn.first = routes.offset[turn.expert], turn.count = routes.offset[turn.expert + 1] - turn.first;
     return turn;
 }
 DEVICE Turn turn_after(const Turn& turn, const Routes& routes, int slot, int distinct) {
@@ -123,8 +125,8 @@ DEVICE void add_up(u32 sums, const Routes& routes, const Turn& turn, const float
 }
 
 // h of the next turn is on its way during this one's products.
-DEVICE void consume_slots_of_lists(Shared& s, const Arguments& p, const Work& work, Ring& ring, const u16* hidden_rows, int warp,
-                                   int lane) {
+DEVICE void consume_slots_of_lists(Shared& s, const Arguments& p, const Work& work, Ring& ring, const u16* hidden_rows,
+                                   int warp, int lane) {
     const Routes& routes = s.routes;
     const int team = warp / STAGE_WARPS, slot = warp % STAGE_WARPS / I_BLOCKS, block = warp % I_BLOCKS;
     const int distinct = team < TEAMS ? routes.distinct : 0;

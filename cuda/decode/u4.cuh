@@ -12,8 +12,8 @@ constexpr u32 ROW_BLOCK_BYTES = 4 * I;  // 8 rows of W2
 constexpr bool SCALES_IN_RING = true;   // they follow the weights in the stage
 constexpr u32 UNIT_SCALES = 16 * (H / GROUP) * SCALE_BYTES, ROW_BLOCK_SCALES = 8 * (I / GROUP) * SCALE_BYTES;
 
-// Phase 2: h has the dtype of x. A nibble pair is placed into the mantissas of two bf16 128.0 (fp16 1024.0); that constant
-// and the zero point 8 leave by rows of -136 (-1032) in the same product.
+// Phase 2 of lists (of few tokens: u4_few.cuh): h has the dtype of x. A nibble pair is placed into the mantissas of two bf16
+// 128.0 (fp16 1024.0); that constant and the zero point 8 leave by rows of -136 (-1032) in the same product.
 constexpr bool HALF_H = HALF_X;
 constexpr u32 PLACE = HALF_H ? 0x64006400u : 0x43004300u, ZERO_POINT = HALF_H ? 0xE408E408u : 0xC308C308u;
 DEVICE u32 pair_of(u32 word, int i, u32 place) { return and_or<0x000F000Fu>(word >> (4 * i), place); }

@@ -19,7 +19,8 @@ DEVICE void keep_hidden(u32 row, int value, const uint4& v, bool there, int lane
     for (int d = 1; d < 16; d *= 2) most = greater_halves(most, __shfl_xor_sync(~0u, most, d));
     const float largest = widen(most & 0xFFFF, 0);
     constexpr float SMALL = 1.f / 65536;  // __fdividef gives 0 where the divisor is above 2^126
-    const float step = largest < TINY ? 0.f : largest * (1.f / LEVELS);
+    // An infinity makes the step a NaN: its bytes are of no sign.
+    const float step = largest < TINY ? 0.f : fmaf(largest, 0.f, largest * (1.f / LEVELS));
     const float scale = largest < TINY ? 0.f : __fdividef(LEVELS * SMALL, largest * SMALL);
     const int block = value >> 4, j = value >> 2 & 3, t = value & 3;
     const u32 to = row + block * 256 + (j >> 1) * 128 + t * 32 + (j & 1) * 8;

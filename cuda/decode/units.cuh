@@ -4,7 +4,7 @@
 
 DEVICE float activate(float gate, float up) {
     if (RELU2) {
-        const float r = fmaxf(gate, 0.f);
+        const float r = gate < 0.f ? 0.f : gate;  // a NaN stays one
         return GATED ? r * r * up : r * r;
     }
     const float v = __fdividef(gate, 1.f + __expf(-gate));
@@ -38,7 +38,7 @@ DEVICE void finish_column(const float* part, int column, u16* h, int lane) {
     if (quarter < (GATED ? 1 : 2) && g == 0) store_relaxed(h + quarter * 8, make_uint4(word[0], word[1], word[2], word[3]));
 }
 
-// A warp takes every third column.
+// A warp takes every FINISHERS-th column.
 DEVICE void finish(Shared& s, const Work& work, u16* h, int finisher, int lane) {
     const Routes& routes = s.routes;
     int buffer = 0;

@@ -9,7 +9,7 @@ import torch
 
 from xpu_moe.cuda import jit
 from xpu_moe.cuda.decode import launch
-from xpu_moe.cuda.decode.plan import Shape, plan
+from xpu_moe.cuda.decode.plan import NoPlan, Shape, plan
 from xpu_moe.ops.checks import BadArgument
 
 SHAPE = Shape(4, 256, 128, 8, 2, 128, "silu", True, "bfloat16", "float16", "float32", False)
@@ -100,6 +100,23 @@ def test_the_first_call_of_a_shape_is_refused_inside_a_capture(monkeypatch):
     monkeypatch.setattr(jit, "load", lambda *args: pytest.fail("loaded while capturing"))
     with pytest.raises(launch.CaptureError, match="before capturing"):
         launch._kernel(SHAPE, 4, 0)
+
+
+def test_warming_leaves_out_sizes_that_no_variant_has(monkeypatch):
+    made = []
+
+    def kernel(shape, size, device):
+        if size == 16:
+            raise NoPlan("too wide")
+        made.append(size)
+
+    monkeypatch.setattr(launch, "_kernel", kernel)
+    launch.warm(SHAPE, 64, 0)
+    launch.warm(SHAPE, 16, 0)
+    assert made == [4, 64, 4]
+    monkeypatch.setattr(launch, "BUCKETS", (16, 64))
+    with pytest.raises(NoPlan):
+        launch.warm(SHAPE, 1, 0)
 
 
 def test_no_tokens_launch_nothing_and_strided_routes_are_refused(kernel):

@@ -71,6 +71,16 @@ def test_which_sizes_have_tokens_as_columns():
     assert [columns_are_tokens(bucket(tokens)) for tokens in (1, 4, 5, 8, 9, 16, 17, 64)] == [True] * 2 + [False] * 6
 
 
+def test_where_shared_memory_is_short_fewer_stages_of_h_are_held_and_fewer_experts_make_a_stage():
+    fp8 = dataclasses.replace(MINIMAX, bits=8, scale="float32")
+    found = {
+        inter: plan(dataclasses.replace(fp8, hidden_size=6144, intermediate_size=inter), 4, 132) for inter in (256, 640)
+    }
+    assert {inter: (p.hidden_buffers, p.stage_experts) for inter, p in found.items()} == {256: (1, 5), 640: (1, 2)}
+    roomy = plan(MINIMAX, 4, 132)
+    assert (roomy.hidden_buffers, roomy.stage_experts, roomy.stages) == (3, 4, 6)
+
+
 def test_the_headers_explain_every_define_and_no_other():
     text = (Path(launch.__file__).parent / "shape.cuh").read_text().split("#pragma once")[0]
     explained = {name for line in re.findall(r"^//   (\S.*?)  ", text, re.M) for name in line.split(", ")}
