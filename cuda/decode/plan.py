@@ -126,10 +126,9 @@ def plan(shape: Shape, max_tokens: int, blocks: int) -> Plan:
     row_blocks = -(-shape.hidden_size // 8 // blocks)
     unit = _unit_bytes(shape)
     most = _stage_experts(inter_blocks, row_blocks * _row_block_bytes(shape), unit)
-    # Where shared memory is short, fewer stages of h are held, then fewer experts make a stage.
-    buffers = range(HIDDEN_BUFFERS[shape.bits], 0, -1)[
-        : None if columns_are_tokens(max_tokens) else 1
-    ]  # lists hold none
+    # Where shared memory is short, fewer stages of h are held (lists hold none), then fewer experts make a stage.
+    held_at_most = HIDDEN_BUFFERS[shape.bits]
+    buffers = range(held_at_most, 0, -1) if columns_are_tokens(max_tokens) else (held_at_most,)
     for experts, held in itertools.product(range(most, 0, -1), buffers):
         stage = _round(max(unit, experts * row_blocks * _row_block_bytes(shape)))
         fixed = _round(_shared_struct(shape, max_tokens, row_blocks, experts, held))
