@@ -93,6 +93,24 @@ def test_ids_out_of_range_have_weight_0_and_are_never_read():
     assert not out[:2].any()
 
 
+@pytest.mark.parametrize("value", (float("inf"), float("nan"), 6e4), ids=("inf", "nan", "h overflows"))
+@pytest.mark.parametrize("activation", ("silu", "relu2_no_mul"))
+@pytest.mark.parametrize("tokens", (4, 16))
+def test_a_token_that_is_not_finite_gives_no_number_and_the_others_are_right(tokens, activation, value):
+    """6e4 in every place: fp16 h overflows on the way, which has to show as well."""
+
+    def change(args):
+        args["x"][1, slice(None) if value == 6e4 else 5] = value
+        args["topk_ids"][1] = args["topk_ids"][0]  # it shares its experts
+
+    case = MoeCase(tokens, 8, 2, 256, 128, 128, activation=activation)
+    args, truth, keywords = u4_arguments(case, torch.float16, change)
+    out = moe_u4(*positional(args), **keywords)
+    assert not bool(out[1].isfinite().any())
+    others = [i for i in range(tokens) if i != 1]
+    assert relative_error(out[others], truth[others]) < 1e-3
+
+
 def test_int64_ids_strided_rows_and_no_tokens():
     case = MoeCase(4, 8, 2, 256, 128, 128)
     args, truth, keywords = u4_arguments(case, torch.bfloat16)
