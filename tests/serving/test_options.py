@@ -65,7 +65,7 @@ def test_a_stale_fingerprint_in_the_config_is_replaced():
 
 def test_a_launcher_needs_neither_torch_nor_vllm():
     code = (
-        "import sys; import xpu_moe.serving.options, xpu_moe.serving.report, xpu_moe.serving.claims;"
+        "import sys; import xpu_moe.serving.options, xpu_moe.serving.report, xpu_moe.formats.claims;"
         "import xpu_moe.serving.hooks.table; print([m for m in ('torch', 'vllm') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

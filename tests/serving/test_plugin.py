@@ -10,8 +10,8 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from xpu_moe.formats.claims import AUTO_ROUND
 from xpu_moe.serving import compat, plugin, report, tell
-from xpu_moe.serving.claims import AUTO_ROUND
 from xpu_moe.serving.hooks.table import ABSENT, HOOKS, UnknownHook, chosen
 from xpu_moe.serving.options import Options
 from xpu_moe.serving.report import Worker

@@ -19,9 +19,9 @@ from vllm.model_executor.layers.quantization.inc import INCConfig
 from vllm.model_executor.layers.quantization.utils.gptq_utils import get_linear_quant_method
 from vllm.model_executor.layers.quantization.utils.quant_utils import is_layer_skipped
 
+from xpu_moe.formats.claims import AUTO_ROUND, FP8, GPTQ, STOCK_NAMES, experts_of_layer, judge_fp8, judge_int4
 from xpu_moe.formats.quantization import Int4Spec, UnsupportedCheckpoint, read_int4
 from xpu_moe.serving import compat, tell
-from xpu_moe.serving.claims import AUTO_ROUND, FP8, GPTQ, STOCK_NAMES, experts_of_layer, judge_fp8, judge_int4
 from xpu_moe.serving.linear_fp8 import DequantizedFp8Linear
 from xpu_moe.serving.linear_int4 import DequantizedLinear
 from xpu_moe.serving.moe_fp8 import Fp8MoeMethod

@@ -45,7 +45,7 @@ def _install() -> None:
 
 def _fill_options(vllm_config: Any) -> None:
     """Options that nobody gave are the defaults; with their fingerprint they enter the compile-cache key. BadOption."""
-    from xpu_moe.serving.claims import NAMES
+    from xpu_moe.formats.claims import NAMES
     from xpu_moe.serving.options import Options
 
     given = vllm_config.additional_config

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from xpu_moe.demo.shape import Shape, quantization_config
+from xpu_moe.formats.claims import AUTO_ROUND, FP8, GPTQ, experts_of_layer, judge_fp8, judge_int4
 from xpu_moe.formats.quantization import UnsupportedCheckpoint
-from xpu_moe.serving.claims import AUTO_ROUND, FP8, GPTQ, experts_of_layer, judge_fp8, judge_int4
 
 ROUND = quantization_config(Shape(quant="auto-round"))
 PACKED = quantization_config(Shape(quant="gptq"))
@@ -124,3 +126,20 @@ def test_other_fp8_is_left_or_refused_by_field(change, field):
     assert judge_fp8({**BLOCKS, **change}, "minimax_m2", None, "cpu").name is None
     with pytest.raises(UnsupportedCheckpoint, match=field):
         judge_fp8({**BLOCKS, **change}, "minimax_m2", FP8, "cuda")
+
+
+@pytest.mark.parametrize("config", [
+    {**ROUND, "extra_config": ["a"]}, {**ROUND, "extra_config": {"x": 4}}, {**PACKED, "dynamic": {"-:x": 1}},
+    override(**{"model.layers.0.block_sparse_moe.experts": {"bits": [4]}}),
+])  # fmt: skip
+def test_overrides_of_another_type_are_refused_and_no_traceback(config):
+    with pytest.raises(UnsupportedCheckpoint, match="quantization_config"):
+        experts_of_layer(config, 0, 4)
+
+
+def test_overrides_of_other_modules_cost_no_time():
+    """62 layers of 256 experts beside 1000 overrides of routers and attention: the doctor asks for all of them."""
+    config = override(**{f"model.layers.{n}.self_attn.q_proj": {"bits": 16} for n in range(1000)})
+    before = time.monotonic()
+    assert all(experts_of_layer(config, layer, 256).spec.group_size == 128 for layer in range(62))
+    assert time.monotonic() - before < 1

@@ -1,4 +1,6 @@
-"""Which checkpoints the plugin takes, from their config alone. Needs neither torch nor vLLM.
+"""Which checkpoints the vLLM plugin takes, from their config alone: asked by the plugin and by the doctor.
+
+Needs neither torch nor vLLM.
 
 A symmetric 4-bit AutoRound or GPTQ checkpoint of a MiniMax model is claimed without a flag. What looks like one and
 cannot be served is an error that names the field where stock vLLM could not serve it either (CPU, XPU) or where the
@@ -90,7 +92,7 @@ def experts_of_layer(config: Mapping[str, Any], layer: int, num_experts: int) ->
     checkpoint's names are compared (`block_sparse_moe.experts.E.w1`). Experts of one layer that differ are refused.
     """
     base = read_int4(config)
-    overrides = _overrides(config)
+    overrides = [row for row in _overrides(config) if _may_name_an_expert(row[0], row[1], layer)]
     if not overrides:
         return Experts(base)
     found: dict[tuple[Any, ...], str] = {}
@@ -103,7 +105,7 @@ def experts_of_layer(config: Mapping[str, Any], layer: int, num_experts: int) ->
             "wanted one format for all experts of a layer"
         )
     ((bits, group, symmetric), name) = next(iter(found.items()))
-    if bits >= 16:
+    if isinstance(bits, int) and bits >= 16:
         return Experts(None)
     for field, got, good, wanted in (
         ("bits", bits, bits == 4, "4 (or 16 for all experts of the layer)"),
@@ -127,19 +129,38 @@ def _overrides(config: Mapping[str, Any]) -> list[tuple[str, bool, Mapping[str, 
     """(pattern, is a regular expression, fields) of AutoRound's extra_config or GPTQ's dynamic."""
     if str(config.get("quant_method", "")).lower() == "gptq":
         rows = []
-        for key, fields in (config.get("dynamic") or {}).items():
+        for key, fields in _rows(config, "dynamic"):
             skipped = key.startswith("-:")
             rows.append((key.removeprefix("-:").removeprefix("+:"), True, {"bits": 16} if skipped else fields))
         return rows
-    extra = config.get("extra_config") or {}
     # AutoRound writes plain module names and, for some models, regular expressions
-    return [(key, bool(re.search(r"[*+?^$()\[\]{}|\\]", key)), fields) for key, fields in extra.items()]
+    rows = _rows(config, "extra_config")
+    return [(key, bool(re.search(r"[*+?^$()\[\]{}|\\]", key)), fields) for key, fields in rows]
+
+
+def _rows(config: Mapping[str, Any], field: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """The named modules of a field of overrides; a row that holds nothing overrides nothing."""
+    rows = config.get(field) or {}
+    if not isinstance(rows, Mapping):
+        raise UnsupportedCheckpoint(f"quantization_config.{field}: got {type(rows).__name__}, wanted an object")
+    for name, fields in rows.items():
+        if not isinstance(fields, Mapping) and fields is not None:
+            got = type(fields).__name__
+            raise UnsupportedCheckpoint(f"quantization_config.{field} of {name}: got {got}, wanted an object")
+    return [(str(name), fields or {}) for name, fields in rows.items()]
+
+
+def _may_name_an_expert(pattern: str, regular: bool, layer: int) -> bool:
+    """Can this override match a name of the layer's experts? Most name routers and attention."""
+    base = f"model.layers.{layer}.block_sparse_moe.experts"
+    return regular or "experts" in pattern or base.startswith(pattern) or pattern.split(".")[-1] in ("w1", "w2", "w3")
 
 
 def _override_of(name: str, overrides: list, base: Int4Spec) -> tuple[Any, ...]:
     for pattern, regular, fields in overrides:
         if _matches(pattern, regular, name):
-            return (fields.get("bits", 4), fields.get("group_size", base.group_size), fields.get("sym", True))
+            found = fields.get("bits", 4), fields.get("group_size", base.group_size), fields.get("sym", True)
+            return tuple(value if isinstance(value, (int, float)) else repr(value) for value in found)
     return (4, base.group_size, True)
 
 
