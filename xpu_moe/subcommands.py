@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from xpu_moe import streams
+
 
 def found(room: str) -> dict[str, str]:
     """Name -> help line of the subcommands of a room (a package name). Reads the files, imports none of them."""
@@ -32,21 +34,22 @@ def _help(file: Path) -> str | None:
 
 
 def run(room: str, argv: Sequence[str] | None = None) -> int:
-    """Run a subcommand; without one (or with --help) list them. Returns the exit code: 2 for an unknown name, 130
-    interrupted."""
+    """Run a subcommand; without one (or with --help) list them. Returns the exit code: 2 for none or an unknown name,
+    130 interrupted, 74 and 141 an answer that could not be written."""
+    streams.prepare()
     arguments = list(sys.argv[1:] if argv is None else argv)
     commands = found(room)
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(f"usage: python -m {room} SUBCOMMAND …\n")
-        for name, text in commands.items():
-            print(f"  {name:16} {text}")
-        return 0 if arguments else 2
+        rows = [f"  {name:16} {text}" for name, text in commands.items()]
+        lost = streams.emit(room, "\n".join((f"usage: python -m {room} SUBCOMMAND …\n", *rows)))
+        return lost or (0 if arguments else streams.BAD_ARGUMENT)
     if arguments[0] not in commands:
-        print(f"{room}: unknown subcommand {arguments[0]!r}; known: {', '.join(commands) or 'none'}", file=sys.stderr)
-        return 2
+        what = "no subcommand" if arguments[0] == "--json" else f"unknown subcommand {arguments[0]!r}"
+        wrong = f"{what}; known: {', '.join(commands) or 'none'}"
+        return streams.refuse(room, wrong, streams.asked_for_json(arguments))
     try:
         module = importlib.import_module(f"{room}.{arguments[0].replace('-', '_')}")
         return int(module.main(arguments[1:]))
     except KeyboardInterrupt:  # before or after the time in which a subcommand handles it by itself
-        print(f"{room}: interrupted", file=sys.stderr)
+        streams.warn(f"{room}: interrupted")
         return 130

@@ -4,58 +4,64 @@
     python -m xpu_moe.env --explain CCL_TOPO_P2P_ACCESS
     python -m xpu_moe.env --profile graph --diff
 
-Findings about your own values go to stderr. Exit code: 0, 1 where one of them is an error, 2 for a bad argument.
+Findings about your own values go to stderr. Exit code: 0, 1 where one of them is an error, 2 for a bad argument, 74
+where the answer could not be written, 141 where its reader has gone.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from xpu_moe import verdict
+from xpu_moe import streams, verdict
 from xpu_moe.env import library, read, show, versions
+from xpu_moe.env.cards import indices
 from xpu_moe.env.judge import judge
 from xpu_moe.env.profiles import PROFILES, BadProfile, Situation, left_alone, render
 
+_NAME = "xpu_moe.env"
+
 
 def main(argv: Sequence[str] | None = None) -> int:
+    streams.prepare()
     arguments = _parser().parse_args(argv)
     environ = read.snapshot()
+    if arguments.document and arguments.json:
+        return streams.refuse(_NAME, "--document and --json exclude each other: the page is text", as_json=True)
     if arguments.document:
-        print(show.document(), end="")
-        return 0
+        return streams.emit(_NAME, show.document(), end="")
     try:
         assumed = _pairs(arguments.assume)
+        planned = None if arguments.cards is None else indices(arguments.cards)
         in_use = {**versions.installed(), **assumed}
         device = arguments.device or _device()
-        situation = here(device, _cards(arguments.cards), tuple(filter(None, arguments.card_names.split(","))))
+        situation = here(device, planned, tuple(filter(None, arguments.card_names.split(","))))
         if "vllm" in assumed:
             situation = replace(situation, vllm_names=None)  # what is installed is not what is asked about
         if "oneccl" in assumed:
             situation = replace(situation, library=None)
         if arguments.explain:
             text = show.explain(arguments.explain, environ, in_use, situation)
-            print(json.dumps({**show.row(arguments.explain), "text": text}, indent=1) if arguments.json else text)
-            return 0
+            data = {**show.row(arguments.explain), "text": text}
+            return streams.emit(_NAME, json.dumps(data, indent=1) if arguments.json else text)
         settings = render(arguments.profile, device, in_use, environ, situation)
         left = left_alone(arguments.profile, device, in_use, situation)
     except (BadProfile, KeyError, ValueError) as error:
-        print(f"xpu_moe.env: {error.args[0] if error.args else error}", file=sys.stderr)
-        return 2
+        return streams.refuse(_NAME, str(error.args[0] if error.args else error), arguments.json)
     findings = judge({**environ, **{s.name: s.value for s in settings}}, device, in_use, situation, arguments.profile)
     if arguments.json:
-        print(json.dumps(_json(arguments.profile, device, in_use, settings, left, findings), indent=1))
+        text = json.dumps(_json(arguments.profile, device, in_use, settings, left, findings), indent=1)
     elif arguments.diff:
-        print(show.difference(settings, environ))
+        text = show.difference(settings, environ)
     else:
-        print(show.shell(settings, left))
+        text = show.shell(settings, left)
+    lost = streams.emit(_NAME, text)
     if findings and not arguments.json:
-        print(show.complaints(findings), file=sys.stderr)
-    return int(any(finding.level == "error" for finding in findings))
+        streams.warn(show.complaints(findings))
+    return lost or int(any(finding.level == "error" for finding in findings))
 
 
 def here(device: str, cards: tuple[int, ...] | None = None, card_names: tuple[str, ...] = ()) -> Situation:
@@ -92,28 +98,19 @@ def _device() -> str:
     return current().kind
 
 
-def _cards(text: str | None) -> tuple[int, ...] | None:
-    if text is None:
-        return None
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ValueError(f"--cards: got {text!r}, wanted indices such as 0,1,2,3") from None
-
-
 def _pairs(items: Sequence[str]) -> dict[str, str]:
     found = {}
     for item in items:
         component, _, version = item.partition("=")
-        if component not in versions.COMPONENTS or not version:
+        if component not in versions.COMPONENTS or not versions.is_version(version):
             known = ", ".join(versions.COMPONENTS)
-            raise ValueError(f"--assume: got {item!r}, wanted COMPONENT=VERSION with one of {known}")
+            raise ValueError(f"--assume: got {item!r}, wanted COMPONENT=VERSION such as vllm=0.30, with one of {known}")
         found[component] = version
     return found
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m xpu_moe.env", description="What a profile exports, and why.")
+def _parser() -> streams.Parser:
+    parser = streams.Parser(prog="python -m xpu_moe.env", description="What a profile exports, and why.")
     parser.add_argument("--profile", default="default", help=f"one of {', '.join(PROFILES)}; several joined by +")
     parser.add_argument("--device", choices=("xpu", "cuda", "cpu"), help="default: what is in this machine")
     parser.add_argument("--cards", help="indices of the planned cards, such as 0,1,2,3")

@@ -5,12 +5,9 @@ from __future__ import annotations
 import sys
 
 from xpu_moe import subcommands
-from xpu_moe.launch.console import release_dead_streams
 from xpu_moe.launch.main import main
 
 if __name__ == "__main__":
     if len(sys.argv) > 1 and sys.argv[1] in subcommands.found("xpu_moe.launch"):
         sys.exit(subcommands.run("xpu_moe.launch"))
-    code = main(sys.argv[1:])
-    release_dead_streams()
-    sys.exit(code)
+    sys.exit(main(sys.argv[1:]))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from xpu_moe import streams
 from xpu_moe.launch.errors import MEANING, USAGE, LaunchError
 from xpu_moe.launch.settings import ROWS
 
@@ -34,13 +34,13 @@ class Arguments:
     extra: tuple[str, ...]
 
 
-class _Parser(argparse.ArgumentParser):
+class _Parser(streams.Parser):
     def error(self, message: str) -> NoReturn:
         more = "; a flag of vLLM's own goes behind -- at the end" if message.startswith("unrecognized") else ""
         raise LaunchError(USAGE, f"{message}{more} (--help lists everything)")
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> streams.Parser:
     """The parser; its errors are LaunchErrors."""
     build = _Parser(
         prog="scripts/serve_minimax.sh",

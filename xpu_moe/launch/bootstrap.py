@@ -11,18 +11,19 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from xpu_moe import streams
 from xpu_moe.launch import args, detect, main, secrets
 from xpu_moe.launch.args import Arguments
-from xpu_moe.launch.console import Console, tolerant_streams
+from xpu_moe.launch.console import Console
 from xpu_moe.launch.environment import inherited
-from xpu_moe.launch.errors import EXPECTED, OK
+from xpu_moe.launch.errors import EXPECTED
 from xpu_moe.launch.install import copied, execute, interpreters, recipes, steps
 from xpu_moe.launch.run import interruptible
 
 
 def start(argv: Sequence[str], project: Path) -> int:
     """Replaces this process with the launcher in its environment; returns only where nothing has to be launched."""
-    tolerant_streams()
+    streams.prepare()
     environ = inherited()
     console = Console(secrets.Masker([*secrets.of_environment(environ), *secrets.of_arguments(argv)]))
     try:
@@ -31,7 +32,7 @@ def start(argv: Sequence[str], project: Path) -> int:
     except EXPECTED as error:
         return console.failed(error, argv, "; the next run makes the environment anew")
     if python is None:
-        return OK
+        return console.lost
     if python == "":
         return main.main(argv)
     os.execv(python, [python, "-P", "-m", "xpu_moe.launch", *argv])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from xpu_moe import cache
+from xpu_moe import cache, streams
 from xpu_moe.env import read
 
 OK = 0
@@ -19,6 +19,8 @@ MEANING = {
     ENGINE: "engine failed",
     CANARY: "canary failed",
     INTERRUPTED: "interrupted",
+    streams.LOST: "done, but what was asked for could not be written on stdout",
+    streams.CLOSED: "done, but the reader of stdout has gone",
 }
 
 

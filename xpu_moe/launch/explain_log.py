@@ -1,21 +1,20 @@
 """`python -m xpu_moe.launch explain-log FILE [--json]`: what a finished log means, root cause first.
 
-Exit codes: 0 nothing found or only notes, 1 warnings, 2 errors, 64 the file cannot be read.
+Exit codes: 0 nothing found or only notes, 1 warnings, 2 errors, 64 a bad argument or a file that cannot be read, 74 the
+answer could not be written, 141 its reader has gone.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from xpu_moe import streams
 from xpu_moe.doctor.finding import ORDER
 from xpu_moe.doctor.logfile import NotALog, explain_file
 from xpu_moe.doctor.logs import Explanation
 from xpu_moe.doctor.phases import describe
-from xpu_moe.plan.say import say
 
 HELP = "what a finished log means, root cause first"
 UNREADABLE = 64
@@ -24,7 +23,7 @@ _TELL_EVERY = 256 << 20
 
 def main(argv: Sequence[str]) -> int:
     """Run the subcommand; returns its exit code."""
-    parser = argparse.ArgumentParser(prog="python -m xpu_moe.launch explain-log", description=HELP)
+    parser = streams.Parser(prog="python -m xpu_moe.launch explain-log", description=HELP, refusal=UNREADABLE)
     parser.add_argument("file", type=Path, help="a log of vLLM, of this launcher, or of dmesg; .gz is read too")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     arguments = parser.parse_args(argv)
@@ -32,13 +31,11 @@ def main(argv: Sequence[str]) -> int:
         explanation = explain_file(arguments.file, _Progress())
     except (OSError, EOFError, NotALog) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        print(f"explain-log: {str(arguments.file)!r}: {reason}; give it the text of a log", file=sys.stderr)
-        return UNREADABLE
-    if arguments.json:
-        say(json.dumps(explanation.as_dict(), ensure_ascii=True))
-    else:
-        say("\n".join(_lines(explanation)))
-    return max((2 - ORDER[finding.severity] for finding in explanation.findings), default=0)
+        wrong = f"{str(arguments.file)!r}: {reason}; give it the text of a log"
+        return streams.refuse("explain-log", wrong, arguments.json, UNREADABLE)
+    text = json.dumps(explanation.as_dict()) if arguments.json else "\n".join(_lines(explanation))
+    lost = streams.emit("explain-log", text)
+    return lost or max((2 - ORDER[finding.severity] for finding in explanation.findings), default=0)
 
 
 class _Progress:
@@ -50,7 +47,7 @@ class _Progress:
     def __call__(self, done: int, size: int) -> None:
         if done - self._told >= _TELL_EVERY:
             self._told = done
-            print(f"explain-log: {done >> 20} of {size >> 20} MiB", file=sys.stderr)
+            streams.warn(f"explain-log: {done >> 20} of {size >> 20} MiB")
 
 
 def _lines(explanation: Explanation) -> list[str]:

@@ -10,11 +10,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from xpu_moe import cache
+from xpu_moe import cache, streams
 from xpu_moe.env import read
 from xpu_moe.launch import args, build, canary, container, demo, detect, folders, named, preflight, secrets, systemd
 from xpu_moe.launch.args import Arguments
-from xpu_moe.launch.console import Console, tolerant_streams
+from xpu_moe.launch.console import Console
 from xpu_moe.launch.environment import inherited
 from xpu_moe.launch.errors import CANARY, EXPECTED, INTERRUPTED, OK, USAGE, LaunchError
 from xpu_moe.launch.model import Model, check, check_split
@@ -27,7 +27,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 def main(argv: Sequence[str]) -> int:
     """Launch; returns the exit code (see errors.py). Everything that goes wrong is one line on stderr."""
-    tolerant_streams()
+    streams.prepare()
     environ = inherited()
     masker = secrets.Masker([*secrets.of_environment(environ), *secrets.of_arguments(argv)])
     console = Console(masker)
@@ -41,8 +41,7 @@ def main(argv: Sequence[str]) -> int:
 def _main(arguments: Arguments, argv: list[str], environ: Mapping[str, str], console: Console) -> int:
     console.json = arguments.json
     if arguments.profile == "list":
-        console.out(json.dumps(named.table()) if arguments.json else named.listing())
-        return OK
+        return console.out(json.dumps(named.table()) if arguments.json else named.listing())
     if arguments.canary:
         return ask_running(arguments, environ, console)
     model = early(arguments, environ)
@@ -69,7 +68,7 @@ def _main(arguments: Arguments, argv: list[str], environ: Mapping[str, str], con
         console.out(json.dumps(summary))
     if code not in (OK, INTERRUPTED):
         console.plain(f"serve_minimax: {summary['error']}; the log is {summary['log']}")
-    return code
+    return code or console.lost
 
 
 def early(arguments: Arguments, environ: Mapping[str, str]) -> Model | None:
@@ -134,15 +133,11 @@ def vllm_command() -> str:
 def _print(arguments: Arguments, argv: list[str], plan: LaunchPlan, console: Console) -> int:
     if arguments.print_container:
         line = container.text(plan, str(PROJECT), str(cache.location()), console.masker)
-        console.out(json.dumps({"container": line}) if arguments.json else line)
-    elif arguments.print_systemd:
+        return console.out(json.dumps({"container": line}) if arguments.json else line)
+    if arguments.print_systemd:
         unit = systemd.text(plan, argv, PROJECT, console.masker)
-        console.out(json.dumps({"systemd": unit}) if arguments.json else unit)
-    elif arguments.json:
-        console.out(json.dumps(plan.as_dict(console.masker)))
-    else:
-        console.out(plan.text(console.masker))
-    return OK
+        return console.out(json.dumps({"systemd": unit}) if arguments.json else unit)
+    return console.out(json.dumps(plan.as_dict(console.masker)) if arguments.json else plan.text(console.masker))
 
 
 def ask_running(arguments: Arguments, environ: Mapping[str, str], console: Console) -> int:
@@ -160,7 +155,5 @@ def ask_running(arguments: Arguments, environ: Mapping[str, str], console: Conso
         more = "; does a server run there? --host and --port say where" if "refused" in str(error) else ""
         raise LaunchError(CANARY, f"canary: {url}: {error}{more}") from None
     if arguments.json:
-        console.out(json.dumps({"ok": True, "url": url, "model": name, **vars(result)}))
-    else:
-        console.out(f"canary: {url}: {name} answers {result.completion!r}")
-    return OK
+        return console.out(json.dumps({"ok": True, "url": url, "model": name, **vars(result)}))
+    return console.out(f"canary: {url}: {name} answers {result.completion!r}")
