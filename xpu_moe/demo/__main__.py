@@ -1,17 +1,18 @@
 """`python -m xpu_moe.demo OUT`: write a tiny random MiniMax-M2 checkpoint.
 
-Exit codes: 0 written (or there already), 2 bad arguments or a foreign folder, 3 it could not be written.
+Exit codes: 0 written (or there already), 2 bad arguments or a foreign folder, 3 it could not be written, 74 the answer
+could not be written, 141 its reader has gone.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import signal
 import sys
 from dataclasses import fields
 from pathlib import Path
 
+from xpu_moe import streams
 from xpu_moe.demo.shape import QUANTS, BadShape, Shape
 from xpu_moe.demo.write import NotOurs, is_current, locked, write
 
@@ -24,8 +25,8 @@ _HELP = {
 }
 
 
-def parser() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(prog="python -m xpu_moe.demo", description=__doc__)
+def parser() -> streams.Parser:
+    made = streams.Parser(prog="python -m xpu_moe.demo", description=__doc__)
     made.add_argument("out", type=Path, help="folder to write; a quantised one gets a bf16 twin OUT-deq")
     made.add_argument("--config-only", action="store_true", help="no weights (for load_format=dummy), any size")
     made.add_argument("--json", action="store_true", help="one object on stdout")
@@ -40,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: list[str] | None = None) -> int:
+    streams.prepare()
     arguments = parser().parse_args(argv)
     try:
         shape = Shape(**{field.name: getattr(arguments, field.name) for field in fields(Shape)})
@@ -47,22 +49,20 @@ def main(argv: list[str] | None = None) -> int:
             fresh = not is_current(arguments.out, shape, arguments.config_only)
             folders = write(arguments.out, shape, config_only=arguments.config_only) if fresh else [arguments.out]
     except (BadShape, NotOurs) as error:
-        print(f"demo: {error}", file=sys.stderr)
-        return 2
+        return streams.refuse("demo", str(error), arguments.json)
     except ModuleNotFoundError as error:
-        print(f"demo: {error.name} is not installed in this environment", file=sys.stderr)
-        return 3
+        return streams.refuse("demo", f"{error.name} is not installed in this environment", arguments.json, 3)
     except Exception as error:
         if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
             raise
         # a full disk reaches us as OSError from Python's writes, as SafetensorError from safetensors'
-        print(f"demo: {arguments.out}: {getattr(error, 'strerror', None) or error}; nothing was left", file=sys.stderr)
-        return 3
+        wrong = f"{arguments.out}: {getattr(error, 'strerror', None) or error}; nothing was left"
+        return streams.refuse("demo", wrong, arguments.json, 3)
     if arguments.json:
-        print(json.dumps({"out": str(arguments.out), "written": fresh, "folders": [str(f) for f in folders]}))
+        text = json.dumps({"out": str(arguments.out), "written": fresh, "folders": [str(f) for f in folders]})
     else:
-        print(f"{'wrote' if fresh else 'there already:'} {' and '.join(str(folder) for folder in folders)}")
-    return 0
+        text = f"{'wrote' if fresh else 'there already:'} {' and '.join(str(folder) for folder in folders)}"
+    return streams.emit("demo", text)
 
 
 if __name__ == "__main__":

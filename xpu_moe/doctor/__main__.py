@@ -1,6 +1,7 @@
 """`python -m xpu_moe.doctor`: what is wrong with this machine, this environment, this plan.
 
-Exit codes: 0 healthy, 1 warnings, 2 errors, 64 a file cannot be read or written.
+Exit codes: 0 healthy, 1 warnings, 2 errors, 64 a bad argument or a file that cannot be read or written, 74 the answer
+could not be written, 141 its reader has gone.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from xpu_moe import streams
 from xpu_moe.doctor.collect import collect
 from xpu_moe.doctor.facts import SCHEMA
 from xpu_moe.doctor.finding import Finding, worst
 from xpu_moe.doctor.judge import judge
 from xpu_moe.doctor.text import shown
-from xpu_moe.plan.say import say
 
 UNUSABLE = 64
 _MOST = 64 << 20
@@ -27,6 +28,7 @@ _MOST = 64 << 20
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the doctor; returns its exit code."""
+    streams.prepare()
     arguments = _parser().parse_args(argv)
     try:
         facts = _read(arguments.facts) if arguments.facts else _collect(arguments)
@@ -34,22 +36,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             _save(arguments.save, facts)
     except OSError as error:
         file = error.filename or arguments.save or arguments.facts
-        print(f"doctor: {shown(str(file))}: {error.strerror or error}; give another file", file=sys.stderr)
-        return UNUSABLE
+        wrong = f"{shown(str(file))}: {error.strerror or error}; give another file"
+        return streams.refuse("doctor", wrong, arguments.json, UNUSABLE)
     except ValueError as error:
-        print(f"doctor: {error}", file=sys.stderr)
-        return UNUSABLE
+        return streams.refuse("doctor", str(error), arguments.json, UNUSABLE)
     findings = judge(facts)
     if arguments.json:
         answer = {"schema": SCHEMA, "findings": [f.as_dict() for f in findings], "exit": worst(findings)}
-        say(json.dumps(answer, ensure_ascii=True))
+        text = json.dumps(answer)
     else:
-        say("\n".join(_report(findings, arguments.verbose)))
-    return worst(findings)
+        text = "\n".join(_report(findings, arguments.verbose))
+    return streams.emit("doctor", text) or worst(findings)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m xpu_moe.doctor", description=__doc__)
+def _parser() -> streams.Parser:
+    parser = streams.Parser(prog="python -m xpu_moe.doctor", description=__doc__, refusal=UNUSABLE)
     parser.add_argument("--facts", type=Path, metavar="FILE", help="judge a recorded facts file, not this machine")
     parser.add_argument("--save", type=Path, metavar="FILE", help="record the facts: no personal details are in them")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
@@ -68,9 +69,7 @@ def _collect(arguments: argparse.Namespace) -> dict[str, Any]:
     plan = _read(arguments.plan) if arguments.plan else None
     if isinstance(plan, dict) and isinstance(plan.get("plan"), dict):
         plan = plan["plan"]
-    return collect(
-        arguments.model, plan, arguments.deep, on_phase=lambda text: print(f"doctor: {text}", file=sys.stderr)
-    )
+    return collect(arguments.model, plan, arguments.deep, on_phase=lambda text: streams.warn(f"doctor: {text}"))
 
 
 def _read(file: Path) -> Any:

@@ -32,9 +32,10 @@ This page is written by `python -m xpu_moe.doctor.document`: change the rules, n
 | `--facts FILE` | judge recorded facts instead of this machine |
 | `--json` | one object: `{"schema", "findings": [{code, severity, about, title, why, fix, source}], "exit"}` |
 
-Exit codes: 0 healthy, 1 warnings, 2 errors, 64 a file cannot be read or written. `scripts/serve_minimax.sh` runs the
-same rules on its resolved plan before anything is loaded; an error stops it with exit code 2, `--force` goes on and
-says so.
+Exit codes: 0 healthy, 1 warnings, 2 errors, 64 a bad argument or a file that cannot be read or written, 74 the answer
+could not be written on stdout, 141 its reader has gone. Without an answer, `--json` gives
+`{"ok": false, "cannot": "why"}`. `scripts/serve_minimax.sh` runs the same rules on its resolved plan before anything is
+loaded; an error stops it with exit code 2, `--force` goes on and says so.
 
 An absent fact never makes a finding. Of several findings about one path the worst speaks, the others become notes
 (`--verbose` shows them). Text from foreign facts and logs is stripped of control sequences and markup.
