@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import struct
 
 import pytest
 
 from tests.plan.shapes_of_models import MINIMAX_INT4, QWEN3_8B
-from xpu_moe.plan.checkpoint import BadCheckpoint, Tensor, read
+from xpu_moe.plan.checkpoint import BadCheckpoint, Tensor, read, read_config
 from xpu_moe.plan.shapes import shapes_of
 from xpu_moe.plan.weights import from_headers, weights
 
@@ -84,10 +85,59 @@ def test_missing_shard_is_named(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("name", "missing"),
+    [("model-00001-of-00002.safetensors", ("model-00002-of-00002.safetensors",)),
+     ("model-00000-of-00002.safetensors", ("model-00001-of-00002.safetensors",)),
+     ("model-00002-of-000003.safetensors", ("model-00001-of-000003.safetensors", "model-00003-of-000003.safetensors")),
+     ("model-00001-of-00001.safetensors", ()), ("model.safetensors", ())],
+)  # fmt: skip
+def test_shards_without_an_index_say_how_many_they_are(tmp_path, name, missing):
+    shard(folder(tmp_path, SMALL) / name, TENSORS)
+    found = read(tmp_path)
+    assert found.shards_missing == missing
+    assert weights(found, shapes_of(found.config), 1).source == ("config" if missing else "headers")
+
+
+def test_a_config_that_is_a_pipe_is_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    for call in (read, lambda path: read_config(path / "config.json")):
+        with pytest.raises(BadCheckpoint, match=r"config.json: not a regular file"):
+            call(tmp_path)
+
+
+def test_weights_far_below_what_config_means_are_not_believed(tmp_path):
+    """32 bytes beside a config of 111 GiB; layers that are not there; an attention without its experts."""
+    whole = shapes_of(MINIMAX_INT4).weights_per_rank(4)
+    shard(folder(tmp_path / "one") / "model.safetensors", {"a": ("F32", (8,))})
+    found = read(tmp_path / "one")
+    got = weights(found, shapes_of(found.config), 4)
+    assert (got.source, got.parts) == ("config", whole) and "32 bytes" in got.doubt and "111." in got.doubt
+    shard(folder(tmp_path / "two", {**SMALL, "num_hidden_layers": 2}) / "model.safetensors", TENSORS)
+    found = read(tmp_path / "two")
+    got = weights(found, shapes_of(found.config), 1)
+    assert got.source == "config" and "1 of 2 layers" in got.doubt
+
+
+def test_packed_weights_that_config_does_not_tell_of_are_believed(tmp_path):
+    """A quarter of what config.json alone would mean: its quantization_config was forgotten, the weights are whole."""
+    packed = {}
+    for name, (dtype, shape) in TENSORS.items():
+        if name.endswith("_proj.weight"):
+            name, dtype, shape = name.replace(".weight", ".qweight"), "I32", (shape[1] // 8, shape[0])
+        packed[name] = (dtype, shape)
+    del packed["model.embed_tokens.weight"], packed["lm_head.weight"]
+    shard(folder(tmp_path, {**SMALL, "vocab_size": 1}) / "model.safetensors", packed)
+    found = read(tmp_path)
+    got = weights(found, shapes_of(found.config), 1)
+    assert (got.source, got.doubt) == ("headers", "")
+
+
+@pytest.mark.parametrize(
     ("index", "word"),
-    [("{", "no JSON"), ("[1]", "wanted a JSON object"), ('{"weight_map": 3}', "weight_map"), ("\xff\xfe", "no JSON"),
+    [("{", "no JSON"), ("[1]", "wanted a JSON object"), ('{"weight_map": 3}', "weight_map"),
+     ('{"weight_map": {}}', "names no tensor"), ("\xff\xfe", "no JSON"),
      ('{"weight_map": {"a": "../../etc/passwd"}}', "outside"), ("[" * 100000, "no JSON")],
-    ids=["cut", "list", "map", "bytes", "outside", "deep"],
+    ids=["cut", "list", "map", "empty", "bytes", "outside", "deep"],
 )  # fmt: skip
 def test_corrupt_index_is_a_sentence(tmp_path, index, word):
     folder(tmp_path)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-from tests.plan.shapes_of_models import MINIMAX_INT4, QWEN3_8B
+from tests.plan.shapes_of_models import MINIMAX, MINIMAX_FP8, MINIMAX_INT4, QWEN3_8B
+from tests.plan.test_checkpoint import shard
 from xpu_moe.plan.__main__ import main
 from xpu_moe.plan.profiles import PROFILES
 
@@ -54,6 +56,40 @@ def test_what_does_not_fit_is_told_where_it_would(capsys, model, card, fits):
     assert "--kv-cache-memory-bytes 0" not in said
 
 
+@pytest.mark.parametrize("card", ["b60", "h200"])
+@pytest.mark.parametrize("tp", ["8", "16", "48"])
+def test_a_cut_that_cannot_be_served_is_no_plan(capsys, model, card, tp):
+    """1536 columns of an expert in slices that hold no group of 128."""
+    assert main(["--model", model, "--tp", tp, "--card", card]) == 2
+    said = capsys.readouterr().err
+    assert "columns of an expert are no multiple" in said and said.endswith("possible: 1, 2, 4\n")
+
+
+def test_whole_experts_and_plain_weights_can_be_cut_further(capsys, model, tmp_path):
+    assert main(["--model", model, "--tp", "8", "--card", "h200", "--enable-expert-parallel"]) == 0
+    (tmp_path / "config.json").write_text(json.dumps(MINIMAX))
+    assert main(["--model", model, "--tp", "8", "--card", "h200"]) == 0
+    assert not capsys.readouterr().err
+
+
+def test_a_cut_that_a_newer_vllm_makes_is_told(capsys, model, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(MINIMAX_FP8))
+    code, found = answer(capsys, "--model", model, "--tp", "8", "--card", "h200")
+    assert code == 0 and "0.32" in found["notes"][0]
+    assert main(["--model", model, "--tp", "16", "--card", "h200"]) == 2
+    assert "possible: 1, 2, 4, 8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "word"), [("model", "32 bytes"), ("model-00001-of-00009", "8 files")])
+def test_an_incomplete_download_is_planned_from_config(capsys, model, tmp_path, name, word):
+    arguments = ("--model", model, "--tp", "4", "--card", "b70", "--max-model-len", "16384")
+    _, whole = answer(capsys, *arguments)
+    shard(tmp_path / f"{name}.safetensors", {"a": ("F32", (8,))})
+    code, found = answer(capsys, *arguments)
+    assert code == 0 and word in found.pop("notes")[0] and whole.pop("notes") == []
+    assert found == whole
+
+
 def test_roofline_with_a_probes_file(capsys, model, tmp_path):
     probe = tmp_path / "probe.json"
     probe.write_text(json.dumps({"schema": 1, "rows": [{"bytes": 6144, "p50_us": 15.0, "ok": True}]}))
@@ -83,6 +119,7 @@ def test_text_and_picture(capsys, model, tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [["--tp", "5"], ["--tp", "3"], ["--tp", "0"], ["--kv-cache-memory-bytes", "4GiB"], ["--block-size", "-1"],
+     ["--max-model-len", "-5"], ["--max-model-len", "0"], ["--pp", "63"],
      ["--gpu-memory-utilization", "1.5"], ["--roofline", "--probe", "/nonexistent"], ["--roofline", "--batch", "0"],
      ["--card", "cpu", "--roofline"]],
 )  # fmt: skip
@@ -98,6 +135,28 @@ def test_bad_configs_end_with_two(capsys, tmp_path, content):
     assert main(["--model", str(tmp_path), "--tp", "1"]) == 2
     assert main(["--model", str(tmp_path / "none"), "--tp", "1"]) == 2
     assert main([]) == 2
+
+
+@pytest.mark.parametrize("value", ["3072", 3072.0, 10**30, 0, True, None, [3072]])
+def test_a_size_of_another_type_is_told(capsys, tmp_path, value):
+    (tmp_path / "config.json").write_text(json.dumps({**MINIMAX_INT4, "hidden_size": value}))
+    assert main(["--model", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert "hidden_size: got" in said and "missing" not in said
+
+
+def test_experts_of_unknown_width_are_told(capsys, tmp_path):
+    config = {**MINIMAX, "model_type": "qwen3_moe"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert main(["--model", str(tmp_path)]) == 2
+    assert "moe_intermediate_size is missing" in capsys.readouterr().err
+
+
+def test_a_pipe_for_config_is_refused_at_once(capsys, tmp_path):
+    os.mkfifo(tmp_path / "config.json")
+    for given in (tmp_path, tmp_path / "config.json"):
+        assert main(["--model", str(given)]) == 2
+        assert "not a regular file" in capsys.readouterr().err
 
 
 def test_any_model(capsys, tmp_path):

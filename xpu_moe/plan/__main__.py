@@ -1,6 +1,7 @@
 """`python -m xpu_moe.plan`: does the model fit, how much KV, how fast at best.
 
-Exit codes: 0 a plan exists, 1 it does not fit, 2 wrong arguments or an unreadable model.
+Exit codes: 0 a plan exists, 1 it does not fit, 2 wrong arguments or an unreadable model, 74 the answer could not be
+written, 141 its reader has gone.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from xpu_moe.plan import picture
+from xpu_moe import streams
+from xpu_moe.plan import picture, split
 from xpu_moe.plan.cards import BY_KEY, Card, cpu
 from xpu_moe.plan.checkpoint import BadCheckpoint, Checkpoint, read, read_config
 from xpu_moe.plan.memory import MemoryPlan, Request, plan_memory
 from xpu_moe.plan.profiles import PROFILES, Profile
 from xpu_moe.plan.roofline import Roofline, roofline
-from xpu_moe.plan.say import say
-from xpu_moe.plan.shapes import Shapes, shapes_of
+from xpu_moe.plan.shapes import Shapes, lacking, shapes_of
 from xpu_moe.plan.sizes import gib, size
 from xpu_moe.plan.weights import weights
 
@@ -34,19 +35,18 @@ class Wrong(ValueError):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the planner; returns its exit code."""
+    streams.prepare()
     arguments = _parser().parse_args(argv)
     if arguments.profiles:
-        say(json.dumps(_profiles()) if arguments.json else "\n".join(_profile_lines()))
-        return FITS
+        return streams.emit("plan", json.dumps(_profiles()) if arguments.json else "\n".join(_profile_lines()))
     try:
         return _run(arguments)
     except (Wrong, BadCheckpoint, ValueError, OSError, ImportError) as error:
-        print(f"plan: {error}", file=sys.stderr)
-        return USAGE
+        return streams.refuse("plan", str(error), arguments.json, USAGE)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m xpu_moe.plan", description=__doc__)
+def _parser() -> streams.Parser:
+    parser = streams.Parser(prog="python -m xpu_moe.plan", description=__doc__)
     add = parser.add_argument
     add("--model", type=Path, metavar="DIR", help="a checkpoint folder; config.json alone is enough")
     add("--tp", type=int, help="tensor-parallel size (1, or the profile's)")
@@ -79,23 +79,26 @@ def _run(arguments: argparse.Namespace) -> int:
     checkpoint = read(arguments.model) if arguments.model.is_dir() else read_config(arguments.model)
     shapes = shapes_of(checkpoint.config, checkpoint.quantization)
     if shapes is None:
-        raise Wrong("config.json: hidden_size, num_hidden_layers or num_attention_heads is missing")
+        raise Wrong(f"config.json: {lacking(checkpoint.config)}")
     card = _card(arguments, profile)
     request = _request(arguments, profile, card)
     _check(request, shapes)
-    plan = _plan(checkpoint, shapes, card, request)
+    plan, doubt = _plan(checkpoint, shapes, card, request)
+    notes = _notes(checkpoint, shapes, request, doubt)
     line = _roofline(arguments, shapes, card, request) if arguments.roofline else None
     if arguments.plot:
         picture.png(plan, arguments.plot)
-        print(f"plan: wrote {arguments.plot}", file=sys.stderr)
-    if checkpoint.problem:
-        print(f"plan: {checkpoint.problem}; sizes are computed from config.json", file=sys.stderr)
+        streams.warn(f"plan: wrote {arguments.plot}")
+    for note in notes:
+        streams.warn(f"plan: {note}")
     if arguments.json:
-        say(json.dumps({**plan.as_dict(), **({"roofline": line.as_dict()} if line else {}), **_named(profile)}))
+        text = json.dumps(
+            {**plan.as_dict(), "notes": notes, **({"roofline": line.as_dict()} if line else {}), **_named(profile)}
+        )
     else:
         wider = 0 if plan.fits else _wider(checkpoint, shapes, card, request)
-        say("\n".join(_lines(plan, line, profile, wider)))
-    return FITS if plan.fits else TOO_MUCH
+        text = "\n".join(_lines(plan, line, profile, wider))
+    return streams.emit("plan", text) or (FITS if plan.fits else TOO_MUCH)
 
 
 def _card(arguments: argparse.Namespace, profile: Profile | None) -> Card:
@@ -128,33 +131,45 @@ def _request(arguments: argparse.Namespace, profile: Profile | None, card: Card)
 
 
 def _check(request: Request, shapes: Shapes) -> None:
-    for name in ("tp", "pp", "block_size", "max_num_batched_tokens", "max_num_seqs"):
-        if getattr(request, name) < 1:
-            raise Wrong(f"--{name.replace('_', '-')}: got {getattr(request, name)}, wanted at least 1")
+    for name in ("tp", "pp", "block_size", "max_model_len", "max_num_batched_tokens", "max_num_seqs"):
+        value = getattr(request, name)
+        if value is not None and value < 1:
+            raise Wrong(f"--{name.replace('_', '-')}: got {value}, wanted at least 1")
     if not 0 < request.utilization <= 1:
         raise Wrong(f"--gpu-memory-utilization: got {request.utilization}, wanted above 0 and at most 1")
-    if shapes.heads % request.tp:
-        raise Wrong(f"--tp: got {request.tp}, wanted a divisor of {shapes.heads} attention heads")
-    if not shapes.latent and shapes.kv_heads % request.tp and request.tp % shapes.kv_heads:
-        raise Wrong(f"--tp: got {request.tp}, wanted a divisor or a multiple of {shapes.kv_heads} KV heads")
+    if request.pp > shapes.layers:
+        raise Wrong(f"--pp: got {request.pp}, wanted at most the {shapes.layers} layers")
+    says = split.problem(shapes, request.tp, expert_parallel=request.expert_parallel, finer=True)
+    if says:
+        good = split.possible(shapes, expert_parallel=request.expert_parallel)
+        raise Wrong(f"--tp: got {request.tp}: {says}; possible: {', '.join(map(str, good))}")
 
 
-def _plan(checkpoint: Checkpoint, shapes: Shapes, card: Card, request: Request) -> MemoryPlan:
+def _plan(checkpoint: Checkpoint, shapes: Shapes, card: Card, request: Request) -> tuple[MemoryPlan, str]:
+    """The plan, and why the weights that are there were not believed."""
     found = weights(checkpoint, shapes, request.tp, request.pp, request.expert_parallel)
-    return plan_memory(shapes, found.parts, card, request, found.source)
+    return plan_memory(shapes, found.parts, card, request, found.source), found.doubt
+
+
+def _notes(checkpoint: Checkpoint, shapes: Shapes, request: Request, doubt: str) -> list[str]:
+    """What a reader of the plan must know beside it."""
+    missing = checkpoint.shards_missing
+    lost = f"{len(missing)} files of the checkpoint are missing (the first: {missing[0]})" if missing else ""
+    notes = [f"{text}; sizes are computed from config.json" for text in (checkpoint.problem, lost, doubt) if text]
+    if split.needs_finer(shapes, request.tp, expert_parallel=request.expert_parallel):
+        notes.append(f"--tp {request.tp} splits the FP8 blocks of the experts, which vLLM does from 0.32 on")
+    return notes
 
 
 def _wider(checkpoint: Checkpoint, shapes: Shapes, card: Card, request: Request) -> int:
     """The next tensor-parallel size at which it fits; 0 where there is none up to 16 cards."""
-    multiple = shapes.quant.slice_multiple if shapes.quant else 1
     for tp in range(request.tp + 1, 17):
         wider = replace(request, tp=tp)
-        inner, odd = divmod(shapes.moe_intermediate, tp) if shapes.moe else (0, 0)
         try:
             _check(wider, shapes)
         except Wrong:
             continue
-        if not odd and not inner % multiple and _plan(checkpoint, shapes, card, wider).fits:
+        if _plan(checkpoint, shapes, card, wider)[0].fits:
             return tp
     return 0
 

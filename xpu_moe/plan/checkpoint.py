@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 _MOST_JSON = 256 << 20
 _HEADER = 8
+_NUMBERED = re.compile(r"(.*-)(\d{1,6})(-of-(\d{1,6})\.safetensors)")
 _ELEMENT_BITS = {
     "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
     "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I8": 8, "U8": 8, "BOOL": 8, "F4": 4,
@@ -74,16 +77,21 @@ def read_config(file: Path) -> Checkpoint:
 
 def _object(file: Path) -> dict[str, Any]:
     try:
-        if file.stat().st_size > _MOST_JSON:
-            raise BadCheckpoint(f"{file.name}: {file.stat().st_size} bytes, more than any {file.name} has")
-        found = json.loads(file.read_text(encoding="utf-8", errors="strict"))
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for ever
+            raise BadCheckpoint(f"{file.name}: not a regular file; give the folder of a checkpoint")
+        if found.st_size > _MOST_JSON:
+            raise BadCheckpoint(f"{file.name}: {found.st_size} bytes, more than any {file.name} has")
+        content = json.loads(file.read_text(encoding="utf-8", errors="strict"))
+    except BadCheckpoint:
+        raise
     except OSError as error:
         raise BadCheckpoint(f"{file.name}: {error.strerror}; give the folder of a checkpoint") from None
     except (ValueError, RecursionError) as error:
         raise BadCheckpoint(f"{file.name}: no JSON ({str(error)[:80]}); download it again") from None
-    if not isinstance(found, dict):
-        raise BadCheckpoint(f"{file.name}: got {type(found).__name__}, wanted a JSON object")
-    return found
+    if not isinstance(content, dict):
+        raise BadCheckpoint(f"{file.name}: got {type(content).__name__}, wanted a JSON object")
+    return content
 
 
 def _tensors(folder: Path) -> tuple[dict[str, Tensor], tuple[str, ...], str | None]:
@@ -96,10 +104,12 @@ def _tensors(folder: Path) -> tuple[dict[str, Tensor], tuple[str, ...], str | No
             return {}, (), str(error)
         if not isinstance(weight_map, dict):
             return {}, (), f"{index.name}: weight_map is no object; download it again"
+        if not weight_map:
+            return {}, (), f"{index.name}: weight_map names no tensor; download it again"
         listed = {str(name): str(shard) for name, shard in weight_map.items()}
         shards = sorted(set(listed.values()))
     else:
-        shards = sorted(file.name for file in folder.glob("*.safetensors"))
+        shards = _with_the_rest(sorted(file.name for file in folder.glob("*.safetensors")))
     outside = [shard for shard in shards if "/" in shard or "\\" in shard or shard.startswith(".")]
     if outside:
         return {}, (), f"{index.name}: shard {outside[0]!r} lies outside the folder"
@@ -115,6 +125,17 @@ def _tensors(folder: Path) -> tuple[dict[str, Tensor], tuple[str, ...], str | No
         except BadCheckpoint as error:
             problem = problem or str(error)
     return tensors, tuple(missing), problem
+
+
+def _with_the_rest(names: list[str]) -> list[str]:
+    """The shards of a folder without an index, and those that their own names (`-00001-of-00002`) promise."""
+    numbered = [found for name in names if (found := _NUMBERED.fullmatch(name))]
+    from_zero = {(found[1], found[3]) for found in numbered if int(found[2]) == 0}  # some writers count from 0
+    promised = set(names)
+    for start, end, count, width in {(f[1], f[3], int(f[4]), len(f[2])) for f in numbered}:
+        first = 0 if (start, end) in from_zero else 1
+        promised |= {f"{start}{number:0{width}}{end}" for number in range(first, first + count)}
+    return sorted(promised)
 
 
 def header(file: Path) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ tell is not guessed: `shapes_of` is None then.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -20,6 +21,9 @@ _KV_TYPES = {
 }  # fmt: skip
 # families whose `intermediate_size` is that of dense layers: without `moe_intermediate_size` nobody knows an expert
 _EXPERTS_APART = re.compile(r"(?:qwen|deepseek|glm|kimi)")
+_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_MOST = (1 << 31) - 1
 _VOCAB_PADDING = 64  # vLLM pads the vocabulary to a multiple of it for every rank
 
 
@@ -150,26 +154,18 @@ class Shapes:
 
 
 def shapes_of(config: Mapping[str, Any], quantization: Mapping[str, Any] | None = None) -> Shapes | None:
-    """The dimensions in a config.json; None when hidden size, layers or heads are missing or absurd."""
-    text = config.get("text_config")
-    if isinstance(text, Mapping):
-        config = {**config, **text}
+    """The dimensions in a config.json; None where `lacking` has something to say."""
+    config = _text(config)
 
     def number(*names: str, default: int = 0) -> int:
-        for name in names:
-            value = config.get(name)
-            if isinstance(value, int) and not isinstance(value, bool) and 0 < value < 1 << 31:
-                return value
-        return default
+        return next((config[name] for name in names if _is_size(config.get(name))), default)
 
-    hidden, layers, heads = number("hidden_size"), number("num_hidden_layers"), number("num_attention_heads")
-    if not (hidden and layers and heads):
+    if lacking(config):
         return None
-    experts = number("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    hidden, layers, heads = (number(name) for name in _NEEDED)
+    experts = number(*_EXPERTS)
     inner = number("intermediate_size", "ffn_hidden_size")
     one = number("moe_intermediate_size", default=inner)
-    if experts and not number("moe_intermediate_size") and _EXPERTS_APART.match(str(config.get("model_type"))):
-        return None
     latent = number("kv_lora_rank")
     kinds = config.get("layer_types") or config.get("attn_type_list")
     raw = quantization or config.get("quantization_config")
@@ -196,6 +192,34 @@ def shapes_of(config: Mapping[str, Any], quantization: Mapping[str, Any] | None 
         attention_layers=_attention_layers(kinds, layers),
         quant=quant_of(raw) if isinstance(raw, Mapping) else None,
     )
+
+
+def lacking(config: Mapping[str, Any]) -> str:
+    """What keeps a config.json from telling its dimensions, with what it has there; "" where nothing does."""
+    config = _text(config)
+    needed = list(_NEEDED)
+    if any(_is_size(config.get(name)) for name in _EXPERTS) and _EXPERTS_APART.match(str(config.get("model_type"))):
+        needed.append("moe_intermediate_size")
+    for name in needed:
+        if name not in config:
+            return f"{name} is missing"
+        if not _is_size(config[name]):
+            return f"{name}: got {_shown(config[name])}, wanted a whole number between 1 and {_MOST}"
+    return ""
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value)[:40] if isinstance(value, int | float | str | None) else type(value).__name__
+
+
+def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With the language model's part of a config that has several on top."""
+    text = config.get("text_config")
+    return {**config, **text} if isinstance(text, Mapping) else config
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST
 
 
 def _attention_layers(kinds: Any, layers: int) -> int:

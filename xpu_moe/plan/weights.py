@@ -23,23 +23,50 @@ _PARTS: tuple[tuple[str, re.Pattern[str], bool], ...] = (
 )
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _DROPPED = re.compile(r"\.(?:qzeros|g_idx|weight_zero_point|weight_shape)$")
+_PACKED = re.compile(r"\.(?:qweight|weight_packed|weight_scale(?:_inv)?|scales|absmax)$")
 _KV = re.compile(r"\.(?:k_proj|v_proj)\.")
 
 
 @dataclass(frozen=True)
 class Weights:
-    """`source`: headers or config."""
+    """`source`: headers or config. `doubt` says why headers that could be read are not believed."""
 
     parts: Parts
     source: str
+    doubt: str = ""
 
 
 def weights(checkpoint: Checkpoint, shapes: Shapes, tp: int, pp: int = 1, expert_parallel: bool = False) -> Weights:
-    """Bytes of the rank that holds most. Headers count only when every tensor's size is known."""
+    """Bytes of the rank that holds most. Headers count only when every tensor's size is known and they are whole."""
     known = checkpoint.tensors and all(tensor.bytes is not None for tensor in checkpoint.tensors.values())
-    if known and not checkpoint.shards_missing and pp == 1:
+    known = known and not checkpoint.shards_missing and checkpoint.problem is None
+    doubt = incomplete(checkpoint.tensors, shapes) if known else ""
+    if known and not doubt and pp == 1:
         return Weights(from_headers(checkpoint.tensors, shapes, tp), "headers")
-    return Weights(shapes.weights_per_rank(tp, pp, expert_parallel), "config")
+    return Weights(shapes.weights_per_rank(tp, pp, expert_parallel), "config", doubt)
+
+
+def incomplete(tensors: Mapping[str, Tensor], shapes: Shapes) -> str:
+    """Why these tensors cannot be the whole model of config.json; "" where they can.
+
+    Half of the bytes that config.json means is the bound: writers differ by a few percent, a lost shard may be small,
+    but then its layer is missing as well. Packed weights that config.json does not tell of are judged by layers alone.
+    """
+    layers = {int(found.group(1)) for name in tensors if (found := _LAYER.search(name))}
+    have = sum(layer < shapes.layers for layer in layers)
+    if layers and have < shapes.layers:
+        return f"the weights hold {have} of {shapes.layers} layers"
+    told = shapes.quant is not None and shapes.quant.bits < 16
+    if not told and any(_PACKED.search(name) for name in tensors):
+        return ""
+    there, meant = sum(tensor.bytes or 0 for tensor in tensors.values()), shapes.weights_per_rank(1).total
+    if 2 * there >= meant:
+        return ""
+    return f"the weights are {_size(there)}, config.json means {_size(meant)}"
+
+
+def _size(count: int) -> str:
+    return f"{count} bytes" if count < 1 << 20 else f"{count / 2**30:.2f} GiB"
 
 
 def from_headers(tensors: Mapping[str, Tensor], shapes: Shapes, tp: int) -> Parts:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from xpu_moe.doctor.rules.base import Context, Row, Rule
+from xpu_moe.plan.split import problem
 
 Hit = dict[str, Any]
 GIB = 1 << 30
@@ -12,30 +13,10 @@ GIB = 1 << 30
 
 def tp_problem(context: Context, tp: int) -> str:
     """Why the model cannot be cut into `tp` slices; "" where it can, or where nobody knows."""
-    shapes = context.shapes
-    if shapes is None or tp == 1:
+    if context.shapes is None:
         return ""
-    if shapes.heads % tp:
-        return f"{shapes.heads} attention heads do not divide by {tp}"
-    if not shapes.latent and shapes.kv_heads % tp and tp % shapes.kv_heads:
-        return f"{shapes.kv_heads} KV heads divide neither by {tp} nor into it"
-    quant = shapes.quant
-    multiple = quant.slice_multiple if quant else 1
     parallel_experts = bool(context.plan.enable_expert_parallel)
-    if shapes.moe and not parallel_experts:
-        inner = shapes.moe_intermediate
-        if inner % tp:
-            return f"the experts' {inner} columns do not divide by {tp}"
-        refined = bool(quant and quant.block) and context.has("vllm", ">=0.32") and (inner // tp) % 64 == 0
-        if (inner // tp) % multiple and not refined:
-            return f"{inner} / {tp} = {inner // tp} columns of an expert are no multiple of the block of {multiple}"
-    dense = shapes.intermediate if shapes.dense_layers else 0
-    if dense and (dense % tp or (dense // tp) % multiple):
-        return f"{dense} / {tp} columns of the MLP are no multiple of the block of {multiple}"
-    width = shapes.kv_heads_per_rank(tp) * shapes.head_dim
-    if quant and quant.block and width % quant.block[0]:
-        return f"{width} rows of K on a rank are no multiple of the block of {quant.block[0]}"
-    return ""
+    return problem(context.shapes, tp, expert_parallel=parallel_experts, finer=context.has("vllm", ">=0.32"))
 
 
 def _tp(context: Context) -> Hit | None:
