@@ -120,3 +120,11 @@ def test_every_named_launch_can_be_built(minimax, name):
     plan = plan_of(minimax, "--profile", name, kind=PROFILES[name].device)
     assert plan.profile == name and plan.command[1] == "serve"
     assert name in named.listing()
+
+
+def test_the_list_says_what_is_proved_and_what_graphs_wait_for():
+    launches = {launch["name"]: launch for launch in named.table()["launches"]}
+    assert [name for name, launch in launches.items() if launch["proved"]] == ["b70-tp4-latency"]
+    assert all(launch["evidence"] in named.listing() for launch in launches.values())
+    waiting = [name for name in PROFILES if "probe allreduce" in named.find(name, PROFILES[name].device).doc]
+    assert waiting == ["b70-tp4-graph"]

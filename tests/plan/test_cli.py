@@ -109,10 +109,23 @@ def test_list_of_profiles(capsys):
     assert code == 0 and {p["profile"] for p in found["profiles"]} == set(PROFILES)
 
 
+def test_proved_is_what_a_recorded_run_shows(capsys):
+    """One launch's own settings were run and published; H200 and B60 have no run of a server, others needed patches."""
+    _, found = answer(capsys, "--profiles")
+    assert [p["profile"] for p in found["profiles"] if p["proved"]] == ["b70-tp4-latency"]
+    assert all(p["evidence"] and p["proved"] <= bool(p["points"]) for p in found["profiles"])
+    for profile in PROFILES.values():
+        said = any("patch" in p.conditions or "with graphs" in p.conditions for p in profile.points)
+        assert said == any(p.patched for p in profile.points)
+    assert main(["--profiles"]) == 0
+    said = capsys.readouterr().out
+    assert said.count("not proved: ") == len(PROFILES) - 1 and said.count("probe allreduce") == 1
+
+
 def test_text_and_picture(capsys, model, tmp_path):
     code = main(["--model", model, "--profile", "b70-tp4-graph", "--roofline", "--plot", str(tmp_path / "p.png")])
     out = capsys.readouterr().out
-    assert code == 0 and "unproved on this machine" in out and "187 all-reduces" in out
+    assert code == 0 and "not proved: others ran it with a patched vLLM" in out and "187 all-reduces" in out
     assert (tmp_path / "p.png").stat().st_size > 1000
 
 

@@ -88,8 +88,8 @@ def test_the_best_row_is_what_the_latency_profile_produces():
     assert PROFILES["b70-tp4-latency"].points[0].tok_per_s == best["output_tok_per_s"]
 
 
-@pytest.mark.parametrize("name", [n for n, p in PROFILES.items() if p.device == "xpu" and p.card == "b70" and p.proved])
-def test_proved_profiles_are_healthy(name):
+@pytest.mark.parametrize("name", ["b70-tp4-latency", "b70-tp4-long"])
+def test_profiles_without_graphs_are_healthy(name):
     profile = PROFILES[name]
     findings = judge(changed(B70, {f"plan/{key}": value for key, value in profile.settings.items()}), strict=True)
     assert not [f for f in findings if f.severity != "info"]

@@ -10,10 +10,12 @@ from typing import Any
 from xpu_moe.env import profiles as environments
 from xpu_moe.launch.errors import USAGE, LaunchError
 from xpu_moe.launch.settings import ROWS
-from xpu_moe.plan.profiles import PROFILES
+from xpu_moe.plan.profiles import PROFILES, Profile
 
 DEFAULT = "default"
-_UNPROVED = " [graphs only once `python -m xpu_moe.probe allreduce` has passed here]"
+_PROBE = "probe"
+ENVIRONMENTS = {name: profile for name, profile in environments.PROFILES.items() if name != _PROBE}  # those of a server
+_PROBE_FIRST = " [graphs only once `python -m xpu_moe.probe allreduce` has passed here]"
 _EMPTY: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -56,27 +58,45 @@ def find(name: str, device: str, why: str = "") -> Named:
         if "graph" in values:
             values["graph"] = "on" if values["graph"] else "off"
         kept = {name: value for name, value in values.items() if value is not None}
-        proved = "" if profile.proved else _UNPROVED
-        return Named(name, profile.doc + proved, profile.env, kept, profile.flags, profile.compilation)
+        return Named(name, _doc(profile), profile.env, kept, profile.flags, profile.compilation)
+    if unknown := next((part for part in name.split("+") if part not in ENVIRONMENTS), None):
+        what = (
+            f"{unknown!r} is for `python -m xpu_moe.probe`, not for a server"
+            if unknown == _PROBE
+            else f"no {unknown!r}"
+        )
+        raise LaunchError(
+            USAGE,
+            f"--profile {name}: {what}; the launches are {', '.join(PROFILES)}; the environments (several joined by +, "
+            f"to a launch as well) {', '.join(ENVIRONMENTS)}",
+        )
     try:
         environments.resolve(name, device)
     except environments.BadProfile as error:
-        known = ", ".join([*PROFILES, *environments.PROFILES])
-        raise LaunchError(USAGE, f"--profile {name}: {error}; launches and environments: {known}") from None
+        raise LaunchError(USAGE, f"--profile {name}: {error}") from None
     return Named(name, "an environment profile", name)
+
+
+def _doc(profile: Profile) -> str:
+    return profile.doc + (_PROBE_FIRST if profile.probe_first else "")
 
 
 def table() -> dict[str, list[dict[str, Any]]]:
     """All of them, for `--profile list --json`."""
-    launches = [{"name": p.name, "device": p.device, "proved": p.proved, "doc": p.doc} for p in PROFILES.values()]
-    plain = environments.PROFILES.values()
+    launches = [
+        {"name": p.name, "device": p.device, "proved": p.proved, "evidence": p.evidence, "doc": p.doc}
+        for p in PROFILES.values()
+    ]
+    plain = ENVIRONMENTS.values()
     return {"launches": launches, "environments": [{"name": p.name, "devices": p.devices, "doc": p.doc} for p in plain]}
 
 
 def listing() -> str:
     """All of them, for `--profile list`."""
     lines = ["launches (settings, vLLM's flags and an environment):"]
-    lines += [f"  {p.name:18} {p.device:5} {p.doc}{'' if p.proved else _UNPROVED}" for p in PROFILES.values()]
+    for p in PROFILES.values():
+        lines.append(f"  {p.name:18} {p.device:5} {_doc(p)}")
+        lines.append(f"  {'':24} {'proved' if p.proved else 'not proved'}: {p.evidence}")
     lines += ["environments (several joined by +, to a launch as well: b70-tp4-latency+no-p2p):"]
-    lines += [f"  {p.name:18} {','.join(p.devices):14} {p.doc}" for p in environments.PROFILES.values()]
+    lines += [f"  {p.name:18} {','.join(p.devices):14} {p.doc}" for p in ENVIRONMENTS.values()]
     return "\n".join(lines)

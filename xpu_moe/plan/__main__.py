@@ -10,7 +10,7 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -190,10 +190,8 @@ def _roofline(arguments: argparse.Namespace, shapes: Shapes, card: Card, request
 def _named(profile: Profile | None) -> dict[str, Any]:
     if profile is None:
         return {}
-    points = [
-        {"tok_per_s": p.tok_per_s, "prompt": p.prompt, "output": p.output, "source": p.source} for p in profile.points
-    ]
-    return {"profile": profile.name, "proved": profile.proved, "points": points}
+    points = [asdict(point) for point in profile.points]
+    return {"profile": profile.name, "proved": profile.proved, "evidence": profile.evidence, "points": points}
 
 
 def _lines(plan: MemoryPlan, line: Roofline | None, profile: Profile | None, wider: int) -> list[str]:
@@ -220,10 +218,10 @@ def _lines(plan: MemoryPlan, line: Roofline | None, profile: Profile | None, wid
 
 
 def _points(profile: Profile) -> list[str]:
-    state = (
-        "proved" if profile.proved else "unproved on this machine until `python -m xpu_moe.probe allreduce` has passed"
-    )
-    lines = [f"profile {profile.name} ({state}): {profile.doc}"]
+    state = f"{'proved' if profile.proved else 'not proved'}: {profile.evidence}"
+    lines = [f"profile {profile.name}: {profile.doc}", f"  {state}"]
+    if profile.probe_first:
+        lines.append("  graphs stay off until `python -m xpu_moe.probe allreduce` has passed on this machine")
     for point in profile.points:
         lines.append(
             f"  measured {point.tok_per_s:.2f} tok/s at {point.prompt}/{point.output}: "
