@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
 from collections.abc import Sequence
 from typing import Any
 
+from xpu_moe import streams
 from xpu_moe.esimd.kernels import instances
 from xpu_moe.esimd.tools import spirv
 from xpu_moe.toolenv import ToolEnvironmentError
@@ -16,8 +15,9 @@ HELP = "compile the kernels to SPIR-V (--check: only say whether the committed S
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit 0: built, or nothing stale. 1: --check found stale modules, or the compiler refused. 2: bad arguments."""
-    parser = argparse.ArgumentParser(prog="python -m xpu_moe.esimd build", description=HELP)
+    """Exit 0: built, or nothing stale. 1: --check found stale modules, or the compiler refused. 2: bad arguments.
+    74, 141: `streams.emit`."""
+    parser = streams.Parser(prog="python -m xpu_moe.esimd build", description=HELP)
     parser.add_argument("modules", nargs="*", help="modules to build (default: those that are stale)")
     parser.add_argument("--all", action="store_true", help="build every module")
     parser.add_argument("--check", action="store_true", help="build nothing, exit 1 where a module is stale")
@@ -32,8 +32,7 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"no module {', '.join(unknown)}; known: {', '.join(instances.modules())}")
 
     if options.source:
-        print(instances.source(instances.modules()[options.source]), end="")
-        return 0
+        return streams.emit("build", instances.source(instances.modules()[options.source]), end="")
     stale = spirv.stale()
     if options.check:
         answer: dict[str, Any] = {"stale": stale}
@@ -43,16 +42,12 @@ def main(argv: Sequence[str]) -> int:
         try:
             answer, code = spirv.build([n for n in names if n in instances.modules()]), 0
         except (spirv.CompileError, ToolEnvironmentError) as error:
-            print(f"build: {error}", file=sys.stderr)
-            return 1
+            return streams.refuse("build", str(error), options.json, 1)
     if options.json:
-        print(json.dumps(answer))
+        text = json.dumps(answer)
     elif options.check:
-        for name, reason in stale.items():
-            print(f"{name}: {reason}")
-        if not stale:
-            print("every module is fresh")
+        text = "\n".join(f"{name}: {reason}" for name, reason in stale.items()) or "every module is fresh"
     else:
         total = sum(row["bytes"] for row in answer["modules"].values())
-        print(f"{len(names)} of {len(answer['modules'])} modules built, {total / 1e6:.2f} MB in {spirv.FOLDER}")
-    return code
+        text = f"{len(names)} of {len(answer['modules'])} modules built, {total / 1e6:.2f} MB in {spirv.FOLDER}"
+    return streams.emit("build", text) or code

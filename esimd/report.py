@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from xpu_moe import streams
 from xpu_moe.esimd.kernels import instances
 from xpu_moe.esimd.tools import gates, isa, programs, rival, spirv
 from xpu_moe.toolenv import ToolEnvironmentError
@@ -52,13 +51,14 @@ def _row(kernel: isa.Kernel) -> dict:
     return row
 
 
-def show(answer: dict) -> None:
-    print(f"{answer['device']}, " + ", ".join(f"{k} {v}" for k, v in answer["versions"].items()))
-    print(answer["formula"])
-    print(
-        f"memory floor {answer['memory_cycles_per_64_bytes']} cycles per 64 bytes, bound {answer['slot_limit']:.0f}\n"
-    )
-    print(f"{'kernel':38} {'GRF':>4} {'spill':>5} {'SLM':>5} {'instr':>6} {'loop slots':>10} {'per 64 B':>8}  messages")
+def shown(answer: dict) -> list[str]:
+    """The report of a device in lines for reading."""
+    lines = [
+        f"{answer['device']}, " + ", ".join(f"{k} {v}" for k, v in answer["versions"].items()),
+        answer["formula"],
+        f"memory floor {answer['memory_cycles_per_64_bytes']} cycles per 64 bytes, bound {answer['slot_limit']:.0f}\n",
+        f"{'kernel':38} {'GRF':>4} {'spill':>5} {'SLM':>5} {'instr':>6} {'loop slots':>10} {'per 64 B':>8}  messages",
+    ]
     rows = list(answer["kernels"].items())
     rows += [(f"(rival, estimate) {n}", r) for n, r in answer.get("rival", {}).items() if n != "what"]
     for name, row in rows:
@@ -67,21 +67,24 @@ def show(answer: dict) -> None:
         if loop:
             histogram = ", ".join(f"{n}x {m}" for m, n in loop["messages"].items())
             text += f"{loop['slots']:10} {loop['slots_per_64_bytes']:8.1f}  {histogram}"
-        print(text.rstrip())
-    print("\nhardware threads at M=1, TP4: " + ", ".join(f"{k} {v}" for k, v in answer["threads_m1_tp4"].items()))
+        lines.append(text.rstrip())
+    lines.append(
+        "\nhardware threads at M=1, TP4: " + ", ".join(f"{k} {v}" for k, v in answer["threads_m1_tp4"].items())
+    )
     if "rival" in answer:
-        print("of the rival: " + ", ".join(f"{n} {answer['rival'][n]['threads_m1_tp4']}" for n in ("up", "down")))
-    print(f"baseline: {answer['baseline']}")
-    for name, reason in answer["stale"].items():
-        print(f"stale: {name}: {reason}")
-    for failure in answer["failures"]:
-        print(f"FAILED {failure}")
-    print("every bound holds" if not answer["failures"] else f"{len(answer['failures'])} bounds broken")
+        lines.append(
+            "of the rival: " + ", ".join(f"{n} {answer['rival'][n]['threads_m1_tp4']}" for n in ("up", "down"))
+        )
+    lines.append(f"baseline: {answer['baseline']}")
+    lines += [f"stale: {name}: {reason}" for name, reason in answer["stale"].items()]
+    lines += [f"FAILED {failure}" for failure in answer["failures"]]
+    return [*lines, "every bound holds" if not answer["failures"] else f"{len(answer['failures'])} bounds broken"]
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit 0: all bounds hold. 1: one is broken, or ocloc refused. 2: a program is missing (the line to type)."""
-    parser = argparse.ArgumentParser(prog="python -m xpu_moe.esimd report", description=HELP)
+    """Exit 0: all bounds hold. 1: one is broken, or ocloc refused. 2: bad arguments, or a program is missing (the
+    line to type). 74, 141: `streams.emit`."""
+    parser = streams.Parser(prog="python -m xpu_moe.esimd report", description=HELP)
     parser.add_argument("--device", help="ocloc's device name (default: pvc, and bmg where this ocloc knows it)")
     parser.add_argument("--asm", type=Path, metavar="DIR", help="leave the assembly text of every kernel there")
     parser.add_argument("--record", action="store_true", help="record the baseline anew")
@@ -92,19 +95,16 @@ def main(argv: Sequence[str]) -> int:
         known = {options.device: ""} if options.device else gates.devices()
         unknown = {name: why for name, why in known.items() if why}
         for name, why in unknown.items():
-            print(f"not for {name}: ocloc says {why!r}", file=sys.stderr)
+            streams.warn(f"not for {name}: ocloc says {why!r}")
         answers = [
             collect(name, options.asm, options.record, not options.no_rival) for name in known if name not in unknown
         ]
     except programs.MissingProgram as error:
-        print(f"report: {error}", file=sys.stderr)
-        return error.exit_code
+        return streams.refuse("report", str(error), options.json, error.exit_code)
     except (isa.IsaError, spirv.CompileError, ToolEnvironmentError) as error:
-        print(f"report: {error}", file=sys.stderr)
-        return 1
+        return streams.refuse("report", str(error), options.json, 1)
     if options.json:
-        print(json.dumps({"reports": answers, "unknown_devices": unknown}))
+        text = json.dumps({"reports": answers, "unknown_devices": unknown})
     else:
-        for answer in answers:
-            show(answer)
-    return int(any(answer["failures"] for answer in answers))
+        text = "\n".join(line for answer in answers for line in shown(answer))
+    return streams.emit("report", text) or int(any(answer["failures"] for answer in answers))

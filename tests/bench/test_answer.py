@@ -9,10 +9,10 @@ import sys
 
 import pytest
 
-from xpu_moe.bench import answer
+from xpu_moe import streams
 from xpu_moe.env import read
 
-BIG = "import sys; from xpu_moe.bench import answer; sys.exit(answer.emit('tool', 'x' * {size}))"
+BIG = "import sys; from xpu_moe import streams; sys.exit(streams.emit('tool', 'x' * {size}))"
 
 
 def child(where: str, *command: str) -> subprocess.CompletedProcess:
@@ -42,11 +42,11 @@ def test_an_answer_that_is_lost_is_one_line_and_a_code(where, code, says, size):
 
 
 def test_a_refusal_is_a_line_and_an_object(capsys):
-    assert answer.refuse("tool", "--x: got 1, wanted 2", True) == 2
+    assert streams.refuse("tool", "--x: got 1, wanted 2", True) == 2
     printed = capsys.readouterr()
     assert printed.err == "tool: --x: got 1, wanted 2\n"
     assert json.loads(printed.out) == {"ok": False, "cannot": "--x: got 1, wanted 2"}
-    assert answer.refuse("tool", "no", False, 3) == 3 and capsys.readouterr().out == ""
+    assert streams.refuse("tool", "no", False, 3) == 3 and capsys.readouterr().out == ""
 
 
 KERNELS = ("bench", "kernels", "--device", "cpu", "--suite", "route_quant", "--rounds", "1", "--tokens", "1")

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from xpu_moe import device
+from xpu_moe import device, streams
 from xpu_moe.bench import _collective_cases as cases
-from xpu_moe.bench import _rank, answer, bounds, collectives
+from xpu_moe.bench import _rank, bounds, collectives
 from xpu_moe.bench.timing import Timing
 
 
@@ -141,7 +141,7 @@ def test_a_run_without_rows_is_no_success(capsys, monkeypatch):
 
 def test_an_answer_that_nobody_took_has_its_own_code(monkeypatch):
     _ended(monkeypatch, [], {}, 1)
-    monkeypatch.setattr(answer, "emit", lambda tool, text: answer.CLOSED)
+    monkeypatch.setattr(streams, "emit", lambda tool, text: streams.CLOSED)
     assert collectives.main(["--device", "cpu"]) == 141
 
 

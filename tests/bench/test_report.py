@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from xpu_moe import device
-from xpu_moe.bench import answer, kernels, report, suite, timing
+from xpu_moe import device, streams
+from xpu_moe.bench import kernels, report, suite, timing
 from xpu_moe.bench.ceilings import Ceiling
 
 
@@ -177,5 +177,5 @@ def test_a_picture_that_fails_all_the_same_is_one_line(tmp_path, capsys):
 
 def test_an_answer_that_nobody_took_has_its_own_code(monkeypatch):
     monkeypatch.setattr(suite, "rows_of", lambda name, setting: [_row()])
-    monkeypatch.setattr(answer, "emit", lambda tool, text: answer.LOST)
+    monkeypatch.setattr(streams, "emit", lambda tool, text: streams.LOST)
     assert kernels.main(["--device", "cpu", "--suite", "moe", "--json"]) == 74

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from xpu_moe.bench import answer
+from xpu_moe import streams
 from xpu_moe.bench.timing import Timing
 
 SCHEMA = "xpu_moe.bench/1"
@@ -120,11 +120,11 @@ def check_plot(path: Path | None) -> None:
 
 
 def say(text: str, data: Mapping[str, Any], as_json: bool) -> int:
-    """`text` on stdout; with `as_json` it goes to stderr, and `data` to stdout. `answer.emit`'s code."""
+    """`text` on stdout; with `as_json` it goes to stderr, and `data` to stdout. `streams.emit`'s code."""
     if not as_json:
-        return answer.emit("bench", text)
-    answer.warn(text)
-    return answer.emit("bench", json.dumps(data))
+        return streams.emit("bench", text)
+    streams.warn(text)
+    return streams.emit("bench", json.dumps(data))
 
 
 def plot(rows: Sequence[Row], path: Path, title: str) -> int:
@@ -162,9 +162,9 @@ def plot(rows: Sequence[Row], path: Path, title: str) -> int:
     try:
         figure.savefig(path, dpi=120)
     except OSError as error:
-        answer.warn(f"bench: --plot: {str(path)!r} could not be written: {error.strerror or error}")
-        return answer.LOST
+        streams.warn(f"bench: --plot: {str(path)!r} could not be written: {error.strerror or error}")
+        return streams.LOST
     finally:
         pyplot.close(figure)
-    answer.warn(f"bench: plot in {path}")
+    streams.warn(f"bench: plot in {path}")
     return 0

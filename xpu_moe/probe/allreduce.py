@@ -4,7 +4,7 @@ Starts its ranks on this host, or joins torchrun's (one of these under every tor
 parent without torch watches the ranks and ends the run whatever state they are in.
 
 Exit codes: 0 right and measured; 2 a bad argument; 3 a hang; 4 a rank died, or none could start; 5 wrong data; 130 and
-143 interrupted; 74 and 141 the answer could not be written (`answer.emit`). Nothing of the run is left on the machine.
+143 interrupted; 74 and 141 the answer could not be written (`streams.emit`). Nothing of the run is left on the machine.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import argparse
 import json
 import math
 import signal
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xpu_moe.bench import answer, bounds
+from xpu_moe import streams
+from xpu_moe.bench import bounds
 from xpu_moe.env import read
 from xpu_moe.probe._allreduce import faults, plot, remember, report, run
 from xpu_moe.probe._allreduce.plan import FORMS, Plan, steps
@@ -34,12 +34,12 @@ def main(argv: Sequence[str]) -> int:
     with Stop() as stop:
         begun = time.monotonic()
         for name in sweep():
-            print(f"xpu_moe: removed {name}, left by a run that was killed", file=sys.stderr)
+            streams.warn(f"xpu_moe: removed {name}, left by a run that was killed")
         try:
             plan, joined = _plan(arguments, stop)
         except (ValueError, run.CannotStart) as error:
             code = stop.exit_code if stop.signal else 2 if isinstance(error, ValueError) else 4
-            return answer.refuse("allreduce", str(error), arguments.json, code)
+            return streams.refuse("allreduce", str(error), arguments.json, code)
         result = run.run(plan, joined, stop)
         if stop.signal:
             result.verdict = "interrupted"
@@ -56,12 +56,12 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _show(result: report.Result, arguments: argparse.Namespace) -> int:
-    """The answer and the picture; `answer.emit`'s code."""
+    """The answer and the picture; `streams.emit`'s code."""
     data = result.as_json()
-    lost = answer.emit("allreduce", json.dumps(data) if arguments.json else report.text(result))
+    lost = streams.emit("allreduce", json.dumps(data) if arguments.json else report.text(result))
     if arguments.plot and result.rows:
         plot.draw(data, Path(arguments.plot))
-        print(f"allreduce: drew {arguments.plot}", file=sys.stderr)
+        streams.warn(f"allreduce: drew {arguments.plot}")
     return lost
 
 
@@ -96,8 +96,8 @@ def _plan(arguments: argparse.Namespace, stop: Stop) -> tuple[Plan, run.Joined |
     return plan, joined
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m xpu_moe.probe allreduce", description=HELP)
+def _parser() -> streams.Parser:
+    parser = streams.Parser(prog="python -m xpu_moe.probe allreduce", description=HELP)
     add: Any = parser.add_argument
     add("--world", type=int, help="ranks to start (default: every accelerator, 4 on a CPU)")
     add("--device", choices=("xpu", "cuda", "cpu"), help="what the ranks compute on (default: what is there)")

@@ -11,7 +11,6 @@ was. A mismatch names what repeats it: `--seed N --only INDEX`. Exit 1 on a mism
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -24,7 +23,7 @@ import torch
 
 from tests.cuda.decode.soak_cells import STYLES, Cells
 from tests.cuda.decode.soak_layers import VARIANTS, Layer, Variant
-from xpu_moe.bench import answer
+from xpu_moe import streams
 from xpu_moe.cuda import compiler, jit
 from xpu_moe.cuda.decode import launch
 from xpu_moe.cuda.decode.plan import BUCKETS, plan
@@ -222,9 +221,7 @@ class Soak:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.cuda.decode.soak", description=(__doc__ or "").split("\n")[0]
-    )
+    parser = streams.Parser(prog="python -m tests.cuda.decode.soak", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--runs", type=int, default=100_000, help="launches (default 100000)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, help="stop after so many, whatever is left")
@@ -232,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     given = parser.parse_args(arguments)
     if not torch.cuda.is_available():
-        return answer.refuse("soak", "no NVIDIA card: the kernels run on Hopper (sm_90)", given.json)
+        return streams.refuse("soak", "no NVIDIA card: the kernels run on Hopper (sm_90)", given.json)
     soak = Soak(given.seed)
     say(f"{len(soak.layers)} layers ready after {soak.report.prepared_seconds:.1f} s")
     report = soak.report
@@ -251,7 +248,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"failed among runs {first} to {first + soak.per_block}, seed {given.seed}: {error}")
     lost = 0
     if given.json:
-        lost = answer.emit("soak", json.dumps({**report.__dict__, "good": report.good}))
+        lost = streams.emit("soak", json.dumps({**report.__dict__, "good": report.good}))
     worst = max((value if value is not None else float("inf")) for value in report.worst_error.values())
     say(
         f"{report.runs} runs in {report.seconds:.1f} s: {report.wrong} wrong, "

@@ -19,8 +19,8 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from xpu_moe import device
-from xpu_moe.bench import answer, bounds, timing
+from xpu_moe import device, streams
+from xpu_moe.bench import bounds, timing
 from xpu_moe.bench.ceilings import Ceiling
 from xpu_moe.bench.suite import Setting
 from xpu_moe.bench.suites import moe
@@ -230,10 +230,8 @@ def table(report: Report) -> str:
     return "\n".join(lines)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.cuda.decode.stamps", description=(__doc__ or "").split("\n")[0]
-    )
+def _parser() -> streams.Parser:
+    parser = streams.Parser(prog="python -m tests.cuda.decode.stamps", description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--scheme", choices=tuple(SCHEMES), default="u4")
     parser.add_argument("--tokens", type=int, default=1, metavar="M", help=f"1 to {MAX_TOKENS} (default 1)")
     parser.add_argument("--inter", type=int, default=384, metavar="I", help="intermediate size (default 384)")
@@ -270,16 +268,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         check(asked)
     except ValueError as error:
-        return answer.refuse("stamps", str(error), asked.json)
+        return streams.refuse("stamps", str(error), asked.json)
     if reason := no_card():
-        return answer.refuse("stamps", reason, asked.json)
+        return streams.refuse("stamps", reason, asked.json)
     try:
         report = trace(asked)
     except (NoPlan, jit.NoCompiler) as error:
-        return answer.refuse("stamps", str(error), asked.json)
+        return streams.refuse("stamps", str(error), asked.json)
     if not report.rows:
-        return answer.refuse("stamps", "the kernel left no stamps", asked.json, code=1)
-    return answer.emit("stamps", json.dumps({"ok": True, **asdict(report)}) if asked.json else table(report))
+        return streams.refuse("stamps", "the kernel left no stamps", asked.json, code=1)
+    return streams.emit("stamps", json.dumps({"ok": True, **asdict(report)}) if asked.json else table(report))
 
 
 if __name__ == "__main__":

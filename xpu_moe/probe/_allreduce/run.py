@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from xpu_moe import streams
 from xpu_moe.bench import bounds
 from xpu_moe.env import library as libraries
 from xpu_moe.env import profiles, read, versions
@@ -213,7 +214,7 @@ class _Collector:
         if len(of_step) == self._ranks:
             row = report.row(step, of_step, self._plan.world)
             self._result.rows.append(row)
-            print(f"allreduce: {step.name}: {row['p50_us']:.1f} us", file=sys.stderr)
+            streams.warn(f"allreduce: {step.name}: {row['p50_us']:.1f} us")
 
 
 def _judge(result: report.Result, plan: Plan, outcome: Outcome, environ: Mapping[str, str]) -> None:
