@@ -73,3 +73,36 @@ def test_a_stream_reads_leading_digits(number, rest):
 def test_no_text_breaks_a_reader(text):
     for name in ("CCL_WORKER_COUNT", "CCL_ZE_CACHE", "CCL_ALLREDUCE", "NCCL_P2P_DISABLE", "VLLM_USE_V1"):
         assert interpret(name, text).given == text
+
+
+OURS = [
+    # the launcher's and our own: refused, not taken as text
+    ("TP", "4", "4", ""),
+    ("TP", "", "", ""),
+    ("TP", "abc", None, "wanted a whole number of at least 1, digits only"),
+    ("NUM_PROMPTS", "0", None, "wanted a whole number of at least 1, digits only"),
+    ("DTYPE", "float16", "float16", ""),
+    ("DTYPE", "fp16", None, "accepted values are auto, half, float16, bfloat16, float, float32"),
+    ("XPU_MOE_CHECK", "yes", "1", ""),
+    ("XPU_MOE_CHECK", "maybe", None, "wanted 1 or 0 (or true/false, yes/no, on/off)"),
+    ("XPU_MOE_STALL_LIMIT", "abc", None, "wanted a whole number, digits only"),
+    ("RANK", "x", None, "its reader calls int(): 'x' raises ValueError; write 0 or 1, or plain digits"),
+]
+
+
+@pytest.mark.parametrize(("name", "given", "taken", "says"), OURS)
+def test_what_we_read_ourselves_is_read_as_our_tools_read_it(name, given, taken, says):
+    assert (interpret(name, given).taken, interpret(name, given).says) == (taken, says)
+
+
+def test_the_launcher_and_the_registry_agree():
+    from xpu_moe.launch.settings import ROWS
+
+    for row in (row for row in ROWS if row.env and row.env != "XPU_MOE_BACKEND"):
+        for value in ("1", "12", "0", "-1", "x", "1k", "auto", "float16", "half", "float64", "pidfd", "drmfd", "²"):
+            try:
+                row.parse(value)
+                refused = False
+            except ValueError:
+                refused = True
+            assert interpret(row.env, value).fatal is refused, (row.env, value)

@@ -139,3 +139,18 @@ def test_excluding_profiles_are_an_error():
         resolve("fast", "xpu")
     with pytest.raises(BadProfile, match="device: got 'tpu'"):
         resolve("default", "tpu")
+
+
+def test_an_unknown_launch_profile_offers_what_a_server_can_take():
+    from xpu_moe.launch import named
+    from xpu_moe.launch.errors import LaunchError
+
+    listed = [row["name"] for row in named.table()["environments"]]
+    assert "probe" not in listed and "no-p2p" in listed and "\n  probe" not in named.listing()
+    for name, says in (("nope", "no 'nope'"), ("graph+nope", "no 'nope'"), ("", "no ''"),
+                       ("probe", "'probe' is for `python -m xpu_moe.probe`, not for a server")):  # fmt: skip
+        with pytest.raises(LaunchError) as refused:
+            named.find(name, "xpu")
+        text = str(refused.value)
+        assert text.startswith(f"--profile {name}: {says}; the launches are b70-tp4-latency, ")
+        assert text.endswith("default, no-p2p, stable, graph, no-multicast"), "the offer is made once, of what works"

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from xpu_moe.env import __main__ as tool
 from xpu_moe.env import show
 from xpu_moe.env.read import snapshot
@@ -56,6 +58,43 @@ def test_bad_arguments_end_with_2(capsys, private_cache):
     for bad in (["--profile", "fast"], ["--explain", "NOPE"], ["--cards", "a"], ["--assume", "vllm"]):
         assert tool.main(["--device", "xpu", *bad]) == 2
         assert capsys.readouterr().err.startswith("xpu_moe.env: ")
+
+
+@pytest.mark.parametrize(
+    ("bad", "says"),
+    [
+        (("--cards", "-1"), "--cards: got '-1', wanted indices from 0 on"),
+        (("--cards", "0,0,1"), "--cards: got '0,0,1', wanted every card once: 0,1"),
+        (("--cards", ""), "--cards: got '', wanted indices"),
+        (("--cards", "²"), "--cards: got '²', wanted indices"),
+        (("--assume", "vllm=abc"), "--assume: got 'vllm=abc', wanted COMPONENT=VERSION such as vllm=0.30, with one of"),
+        (("--assume", "vllm=0..3"), "--assume: got 'vllm=0..3', wanted"),
+        (
+            ("--profile", "fast"),
+            "got 'fast', wanted one of default, no-p2p, stable, graph, no-multicast (several joined",
+        ),
+    ],
+)
+def test_a_bad_argument_is_refused_with_the_wanted_form(bad, says, capsys, private_cache):
+    assert tool.main(["--device", "xpu", *bad]) == 2
+    printed = capsys.readouterr()
+    assert says in printed.err and "export" not in printed.out
+
+
+@pytest.mark.parametrize("version", ["0.30", "v0.32.0", "0.31.0rc1", "2.11.0+xpu", "2022.1.2", "0.31.dev3", "1"])
+def test_versions_as_people_write_them_are_assumed(version, capsys, private_cache):
+    assert tool.main(["--device", "xpu", "--json", "--assume", f"vllm={version}"]) == 0
+    assert json.loads(capsys.readouterr().out)["versions"]["vllm"] == version
+
+
+def test_explain_says_what_the_launcher_would_refuse(capsys, monkeypatch, private_cache):
+    monkeypatch.setenv("TP", "abc")
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert tool.main(["--device", "xpu", "--explain", "TP"]) == 0
+    out = capsys.readouterr().out
+    assert "'abc', refused; wanted a whole number of at least 1, digits only" in out and "text" not in out
+    assert tool.main(["--device", "xpu", "--explain", "OMP_NUM_THREADS"]) == 0
+    assert "read as   it stands; how its library parses it is not known here" in capsys.readouterr().out
 
 
 def test_it_runs_without_torch():

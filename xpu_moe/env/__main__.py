@@ -20,7 +20,7 @@ from xpu_moe import streams, verdict
 from xpu_moe.env import library, read, show, versions
 from xpu_moe.env.cards import indices
 from xpu_moe.env.judge import judge
-from xpu_moe.env.profiles import PROFILES, BadProfile, Situation, left_alone, render
+from xpu_moe.env.profiles import BadProfile, Situation, known, left_alone, render
 
 _NAME = "xpu_moe.env"
 
@@ -111,7 +111,7 @@ def _pairs(items: Sequence[str]) -> dict[str, str]:
 
 def _parser() -> streams.Parser:
     parser = streams.Parser(prog="python -m xpu_moe.env", description="What a profile exports, and why.")
-    parser.add_argument("--profile", default="default", help=f"one of {', '.join(PROFILES)}; several joined by +")
+    parser.add_argument("--profile", default="default", help=known())
     parser.add_argument("--device", choices=("xpu", "cuda", "cpu"), help="default: what is in this machine")
     parser.add_argument("--cards", help="indices of the planned cards, such as 0,1,2,3")
     parser.add_argument("--card-names", default="", help="their names, comma separated, where rules depend on them")

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from xpu_moe.env import read
 from xpu_moe.env.registry import find
 from xpu_moe.env.variable import Variable
 
@@ -145,6 +146,25 @@ def _strtoll(value: str, row: Variable) -> _Answer:
     return str(number), f"NCCL reads {value!r} as {number}" if odd else ""
 
 
+def _launch_count(value: str, row: Variable) -> _Answer:
+    """As `scripts/serve_minimax.sh` takes a number; an empty value counts as none."""
+    if not value or (re.fullmatch(r"[0-9]+", value) and int(value)):
+        return value and str(int(value)), ""
+    return None, "wanted a whole number of at least 1, digits only"
+
+
+def _ours(value: str, row: Variable) -> _Answer:
+    """As `xpu_moe.env.read` takes it."""
+    try:
+        taken = _OURS[row.kind](row.name, {row.name: value})
+    except read.BadValue as error:
+        return None, str(error).removeprefix(f"{row.name}={value!r}: ")
+    return ("" if taken is None else str(int(taken)) if isinstance(taken, int) else taken), ""
+
+
+_OURS: dict[str, Callable[..., bool | int | str | None]] = {"bool": read.flag, "int": read.integer, "enum": read.text}
+
+
 def _atoi(value: str, row: Variable) -> _Answer:
     number = stream_number(value)
     plain = re.fullmatch(r"\s*[+-]?\d+\s*", value) is not None
@@ -164,6 +184,8 @@ _READERS: dict[str, Callable[[str, Variable], _Answer]] = {
     "torch-bool": _torch_bool,
     "strtoll": _strtoll,
     "atoi": _atoi,
+    "launch-count": _launch_count,
+    "xpu_moe": _ours,
 }
 _BY_OWNER: dict[tuple[str, str], str] = {
     ("oneccl", "bool"): "ccl-bool",
@@ -183,4 +205,8 @@ _BY_OWNER: dict[tuple[str, str], str] = {
     ("ur", "int"): "atoi",
     ("neo", "bool"): "atoi",
     ("cuda", "bool"): "atoi",
+    ("script", "int"): "launch-count",
+    ("script", "enum"): "xpu_moe",
+    ("xpu_moe", "bool"): "xpu_moe",
+    ("xpu_moe", "int"): "xpu_moe",
 }

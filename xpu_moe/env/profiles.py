@@ -89,6 +89,12 @@ class BadProfile(ValueError):
     """A profile that does not exist, or does not fit the device or another profile."""
 
 
+def known() -> str:
+    """The profiles that exist, as a sentence offers them."""
+    joined = ", ".join(name for name in PROFILES if name != "probe")
+    return f"one of {joined} (several joined by +), or probe by itself"
+
+
 def resolve(profile: str, device: str) -> tuple[str, ...]:
     """`no-p2p+graph` -> the names to look values up by, most specific first. Raises BadProfile."""
     if device not in DEVICES:
@@ -96,7 +102,7 @@ def resolve(profile: str, device: str) -> tuple[str, ...]:
     parts = profile.split("+")
     for name in parts:
         if name not in PROFILES:
-            raise BadProfile(f"profile: got {name!r}, wanted one of {', '.join(PROFILES)} (several joined by +)")
+            raise BadProfile(f"profile: got {name!r}, wanted {known()}")
         if device not in PROFILES[name].devices:
             raise BadProfile(f"profile {name}: for {', '.join(PROFILES[name].devices)}, not for {device}")
         for other, why in PROFILES[name].excludes:

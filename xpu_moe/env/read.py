@@ -33,12 +33,12 @@ def export(name: str, value: str) -> str:
 
 
 def text(name: str, environ: Mapping[str, str] | None = None) -> str | None:
-    """The raw value of a registered variable, its default where unset."""
+    """The raw value of a registered variable, its default where unset. An empty one names none of its choices."""
     row = lookup(name)
     value = (os.environ if environ is None else environ).get(name)
     if value is None:
         return row.default
-    if row.choices and value not in row.choices:
+    if row.choices and value not in ("", *row.choices):
         raise BadValue(f"{name}={value!r}: accepted values are {', '.join(row.choices)}")
     return value
 

@@ -11,7 +11,7 @@ from xpu_moe.env.variable import Variable
 
 # Modules of this folder that hold code, no rows.
 _MACHINERY = frozenset(
-    {"variable", "registry", "read", "parse", "pattern", "versions", "library", "profiles", "judge", "show"}
+    {"variable", "registry", "read", "parse", "pattern", "versions", "library", "profiles", "judge", "show", "cards"}
 )
 
 

@@ -9,7 +9,7 @@ from itertools import groupby
 from typing import Any
 
 from xpu_moe.env.judge import Finding
-from xpu_moe.env.parse import interpret, reader_of
+from xpu_moe.env.parse import Reading, interpret, reader_of
 from xpu_moe.env.profiles import PROFILES, Left, Setting, Situation, not_honoured
 from xpu_moe.env.registry import lookup, registry
 from xpu_moe.env.variable import Variable
@@ -27,6 +27,13 @@ def shell(settings: Sequence[Setting], left: Sequence[Left]) -> str:
     return "\n".join(lines)
 
 
+# readers whose name says too little
+_READ_AS = {
+    "launch-count": "a whole number of at least 1; scripts/serve_minimax.sh refuses anything else",
+    "xpu_moe": "xpu_moe reads its own: anything else is refused",
+}
+
+
 def explain(name: str, environ: Mapping[str, str], in_use: Mapping[str, str], situation: Situation) -> str:
     """Everything the registry knows of a variable, and what its value in the environment comes to."""
     row = lookup(name)
@@ -36,7 +43,7 @@ def explain(name: str, environ: Mapping[str, str], in_use: Mapping[str, str], si
         ("values", ", ".join(row.choices)),
         ("why", row.why),
         ("profiles", ", ".join(f"{p}: {v}{_condition(row, p)}" for p, v in row.profiles.items())),
-        ("read as", reader_of(row)),
+        ("read as", _read_as(row)),
         ("read by", ", ".join(f"{c} {v}" for c, v in row.honoured.items())),
         ("only in", row.only_in),
         ("instead", row.instead),
@@ -52,9 +59,24 @@ def explain(name: str, environ: Mapping[str, str], in_use: Mapping[str, str], si
     value = environ.get(name)
     if value is not None:
         reading = interpret(name, value)
-        taken = "its library stops" if reading.taken is None else f"taken as {_shown(name, reading.taken)!r}"
-        lines.append(f"  yours     {_shown(name, value)!r}, {taken}{'; ' + reading.says if reading.says else ''}")
+        comes_to = "; ".join(part for part in (_taken(row, name, reading), reading.says) if part)
+        lines.append(f"  yours     {_shown(name, value)!r}, {comes_to}")
     return "\n".join(lines)
+
+
+def _read_as(row: Variable) -> str:
+    """Whose rules a value is read by."""
+    reader = reader_of(row)
+    if reader == "text" and row.kind in ("bool", "int", "float", "bytes"):
+        return "it stands; how its library parses it is not known here"
+    return _READ_AS.get(reader, reader)
+
+
+def _taken(row: Variable, name: str, reading: Reading) -> str:
+    ours = row.owner in ("xpu_moe", "script")
+    if reading.taken is None:
+        return "refused" if ours else "its library stops"
+    return "counts as not set" if ours and not reading.taken else f"taken as {_shown(name, reading.taken)!r}"
 
 
 def row(name: str) -> dict[str, Any]:

@@ -21,12 +21,15 @@ def _allocator(name: str) -> Variable:
 
 
 VARIABLES = (
-    Variable("RANK", "int", "This process's rank in the whole job; set by torchrun.", "torch", source=_RUN),
-    Variable("WORLD_SIZE", "int", "Number of ranks of the whole job; set by torchrun.", "torch", source=_RUN),
+    Variable("RANK", "int", "This process's rank in the whole job; set by torchrun.", "torch", source=_RUN,
+             reads="python-int"),
+    Variable("WORLD_SIZE", "int", "Number of ranks of the whole job; set by torchrun.", "torch", source=_RUN,
+             reads="python-int"),
     Variable("LOCAL_RANK", "int", "This process's rank on its host; set by torchrun.", "torch", source=_RUN),
     Variable("LOCAL_WORLD_SIZE", "int", "Ranks on this host; set by torchrun.", "torch", source=_RUN),
     Variable("MASTER_ADDR", "str", "Host of the rendezvous store; set by torchrun.", "torch", source=_RUN),
-    Variable("MASTER_PORT", "int", "Port of the rendezvous store; set by torchrun.", "torch", source=_RUN),
+    Variable("MASTER_PORT", "int", "Port of the rendezvous store; set by torchrun.", "torch", source=_RUN,
+             reads="python-int"),
     Variable("TORCH_XCCL_BLOCKING_WAIT", "bool", "wait() blocks the host.", "torch", "0", profiles={"probe": "1"},
              devices=_X, why="turns a silent hang into a timeout", source=_XCCL, honoured=_SINCE, reads="torch-bool",
              conflicts=(Conflict("1", "VLLM_XPU_ENABLE_XPU_GRAPH=1", "a blocked host cannot capture"),)),

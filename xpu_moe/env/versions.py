@@ -40,6 +40,11 @@ def installed() -> dict[str, str]:
     return found
 
 
+def is_version(text: str) -> bool:
+    """Whether a text is a version that can be compared: digits and dots, then whatever a release adds (rc1, +xpu)."""
+    return re.fullmatch(r"v?\d+(\.(post|dev)?\d+)*([-+a-zA-Z][\w.+-]*)?", text, re.ASCII) is not None
+
+
 def satisfies(version: str, specifier: str) -> bool:
     """Whether a version is in a comma-separated specifier (`>=0.17,<0.31`)."""
     return all(_one(version, clause.strip()) for clause in specifier.split(",") if clause.strip())

@@ -59,7 +59,8 @@ def find(name: str, device: str, why: str = "") -> Named:
             values["graph"] = "on" if values["graph"] else "off"
         kept = {name: value for name, value in values.items() if value is not None}
         return Named(name, _doc(profile), profile.env, kept, profile.flags, profile.compilation)
-    if unknown := next((part for part in name.split("+") if part not in ENVIRONMENTS), None):
+    unknown = next((part for part in name.split("+") if part not in ENVIRONMENTS), None)
+    if unknown is not None:
         what = (
             f"{unknown!r} is for `python -m xpu_moe.probe`, not for a server"
             if unknown == _PROBE
