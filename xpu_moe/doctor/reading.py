@@ -12,7 +12,7 @@ from xpu_moe.doctor.versions import parsed
 from xpu_moe.plan.sizes import size
 
 _MOST = 1 << 62  # a larger number is no size, count or version of anything
-_MANY = 200_000  # tensor names, environment entries
+MOST_NAMES = _MANY = 400_000  # tensor names, environment entries
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
@@ -195,7 +195,7 @@ def model(raw: Any) -> Model | None:
         return None
     config = mapping(raw.get("config"))
     names = raw.get("tensor_names")
-    missing = raw.get("shards_missing")
+    missing, files = raw.get("shards_missing"), raw.get("files")
     return Model(
         config=config,
         quantization=mapping(raw.get("quantization_config")) or mapping(config.get("quantization_config")),
@@ -208,6 +208,7 @@ def model(raw: Any) -> Model | None:
         else (),
         index_error=text(raw.get("index_error")),
         weights_bytes=_whole(raw.get("weights_bytes"), 1),
+        files=tuple(clean(n, 120) for n in files[:10_000] if isinstance(n, str)) if isinstance(files, list) else None,
     )
 
 
@@ -240,6 +241,7 @@ def plan(raw: Any) -> Plan | None:
         enable_prefix_caching=_flag(raw.get("enable_prefix_caching")),
         profiler=_word(raw.get("profiler")),
         enforce_eager=_flag(raw.get("enforce_eager")),
+        quantization=text(raw.get("quantization"), 80) or None,
     )
 
 

@@ -94,6 +94,7 @@ class Plan:
     enable_prefix_caching: bool | None = None
     profiler: str | None = None
     enforce_eager: bool | None = None
+    quantization: str | None = None
 
     @property
     def world(self) -> int | None:
@@ -110,6 +111,7 @@ class Model:
     shards_missing: tuple[str, ...] = ()
     index_error: str | None = None
     weights_bytes: int | None = None
+    files: tuple[str, ...] | None = None  # of weights, in a folder that was looked at; tensor_names are then all
 
     @property
     def model_type(self) -> str:

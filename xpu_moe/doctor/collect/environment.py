@@ -1,4 +1,4 @@
-"""The environment, as far as the registry knows the names: nothing else is recorded."""
+"""The environment, as far as the registry knows the names, and misspelt names of our own: nothing else is recorded."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _FOLDERS = ("FI_PROVIDER_PATH", "CCL_KERNEL_PATH", "CCL_ZE_LIBRARY_PATH", "CCL_D
 
 
 def facts(where: Where) -> dict[str, Any]:
-    """`env`: registered names only, without personal parts; secrets masked."""
+    """`env`: registered names, without personal parts, secrets masked; of unknown XPU_MOE_ names no value."""
     rows = {name: row for name in where.environ if (row := find(name)) is not None}
     values = masked({name: where.environ[name] for name in rows})
     env = {name: MASK if rows[name].secret else values[name] for name in sorted(rows)}
+    env |= {name: MASK for name in where.environ if name.startswith("XPU_MOE_") and name not in rows}
     gone = [name for name in _FOLDERS if (path := where.environ.get(name)) and not where.path(path).exists()]
     return {"env": env, "paths_missing": gone} if gone else {"env": env}

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from xpu_moe.doctor.collect.private import private
 from xpu_moe.doctor.collect.where import Where, known
 from xpu_moe.plan.checkpoint import BadCheckpoint, read
 
+_WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
+
 
 def facts(where: Where) -> dict[str, Any]:
     """`model`; a checkpoint that cannot be read is a fact too (`index_error`)."""
     if where.model is None:
         return {}
+    files = _files(where.model)
     try:
         found = read(where.model)
     except BadCheckpoint as error:
-        return {"model": {"index_error": str(error)}}
+        return {"model": known({"index_error": str(error), "files": files})}
     return {
         "model": known(
             {
@@ -27,9 +31,19 @@ def facts(where: Where) -> dict[str, Any]:
                 "shards_missing": list(found.shards_missing) or None,
                 "index_error": found.problem,
                 "weights_bytes": found.bytes_on_disk or None,
+                "files": files,
             }
         )
     }
+
+
+def _files(folder: Path) -> list[str] | None:
+    """Files of weights, of every format; None where the folder cannot be listed."""
+    try:
+        names = [file.name for file in folder.iterdir()] if folder.is_dir() else [folder.name]
+    except OSError:
+        return None
+    return sorted(private(name) for name in names if name.lower().endswith(_WEIGHTS))
 
 
 def _without_personal(config: Any) -> dict[str, Any]:

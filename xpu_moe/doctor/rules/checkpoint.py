@@ -131,7 +131,14 @@ def _shards(context: Context) -> Hit | None:
 
 
 def _index(context: Context) -> Hit | None:
-    return {"says": context.model.index_error} if context.model.index_error else None
+    """The message of the reader; what it advises is what to do."""
+    says, _, advice = (context.model.index_error or "").rpartition("; ")
+    if not says:
+        says, advice = advice, ""
+    if not says:
+        return None
+    name = says.partition(":")[0]
+    return {"says": says, "fix": advice.replace(" it ", f" {name} ") or f"download {name} again"}
 
 
 def _mtp_advertised(context: Context) -> bool:
@@ -227,8 +234,8 @@ RULE = Rule(
             "checkpoint.index", "error", "model.index_error",
             "the checkpoint cannot be read",
             "{says}.",
-            "download the named file again",
-            "safetensors index and headers", _index,
+            "{fix}",
+            "safetensors index and headers", _index, under=("model.files",),
         ),
         Row(
             "checkpoint.mtp", "info", "model.tensor_names",

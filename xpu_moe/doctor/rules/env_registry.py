@@ -9,7 +9,7 @@ from typing import Any
 from xpu_moe.doctor.rules.base import Context, Row, Rule
 from xpu_moe.doctor.rules.moderation import moderated
 from xpu_moe.doctor.text import quoted, shown
-from xpu_moe.env import versions
+from xpu_moe.env import read, versions
 from xpu_moe.env.parse import Reading, interpret, reader_of
 from xpu_moe.env.pattern import holds, matches
 from xpu_moe.env.registry import find, registry
@@ -18,6 +18,8 @@ from xpu_moe.env.variable import Variable
 Hit = dict[str, Any]
 _COMPONENTS = ("vllm", "torch", "oneccl", "oneapi", "xpu-kernels", "nccl")
 _OURS = ("xpu_moe", "script")
+_PREFIX = "XPU_MOE_"
+_FAMILIES = ("CCL_", "VLLM_", "UR_L0_", "SYCL_", "NCCL_", "FI_", "ZE_", _PREFIX)
 _ADAPTERS = ("ur", "sycl", "neo")  # their `only_in` names an adapter, which `needs` judges
 _FOREIGN = {"xpu": ("CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK"), "cuda": ("ZE_AFFINITY_MASK", "CUDA_VISIBLE_DEVICES")}
 # honoured by nobody in the versions at hand, and yet a default value of it means something to its setter
@@ -200,13 +202,31 @@ def _elsewhere(context: Context) -> list[Hit]:
     return hits
 
 
+def _own(context: Context) -> list[Hit]:
+    """Values that the reader of our own variables refuses when it meets them, which may be late."""
+    hits = []
+    for name, value in sorted((context.facts.env or {}).items()):
+        row = find(name)
+        if row is None or not name.startswith(_PREFIX):
+            continue
+        reader = {"int": read.integer, "bool": read.flag}.get(row.kind, read.text)
+        try:
+            found = reader(name, {name: value})
+        except read.BadValue as error:
+            hits.append(_hit(row, name, value, shown(error, 200), fix=f"unset {quoted(name)}, or write such a value"))
+            continue
+        if row.kind == "int" and found is not None and int(found) < 1:
+            hits.append(_hit(row, name, value, "wanted 1 or more", fix=f"unset {quoted(name)}"))
+    return hits
+
+
 def _strangers(context: Context) -> list[Hit]:
     """Names that no row knows, in the families whose libraries ignore such names."""
     hits = []
     envs = context.facts.library("vllm/envs.py")
     names = [*registry(), *(envs.env_names or () if envs else ())]
     for name, value in sorted((context.facts.env or {}).items()):
-        if find(name) is not None or not name.startswith(("CCL_", "VLLM_", "UR_L0_", "SYCL_", "NCCL_", "FI_", "ZE_")):
+        if find(name) is not None or not name.startswith(_FAMILIES):
             continue
         if envs and envs.env_names and name in envs.env_names:
             continue
@@ -288,6 +308,13 @@ RULE = Rule(
             "{says}.",
             "unset {quoted}",
             "environment registry, devices", _elsewhere,
+        ),
+        Row(
+            "env.own", "warn", "env.{name}",
+            "{name}={value} cannot be read",
+            "{says}.",
+            "{fix}",
+            "environment registry", _own,
         ),
         Row(
             "env.unknown", "warn", "env.{name}",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from xpu_moe.doctor.rules.base import Context, Row, Rule
+from xpu_moe.doctor.rules.claims import is_judged
 from xpu_moe.doctor.text import shown
+from xpu_moe.formats.quantization import GROUP_SIZES
 
 Hit = dict[str, Any]
 _DTYPES = frozenset({"auto", "half", "float16", "bfloat16", "float", "float32"})
@@ -135,6 +137,8 @@ def _moe_bits(context: Context) -> Hit | None:
     quant = shapes.quant if shapes else None
     if not context.xpu or shapes is None or quant is None or not shapes.moe or quant.number != "int":
         return None
+    if is_judged(context) and not context.plan.quantization:  # `claims` asks the plugin itself
+        return None
     if quant.bits != 4 and quant.bits < 16:
         return {"says": f"{quant.bits}-bit experts have no kernel on XPU, only 4-bit ones"}
     if quant.bits == 4 and quant.order:
@@ -149,7 +153,9 @@ def _moe_group(context: Context) -> Hit | None:
     quant = shapes.quant if shapes else None
     if not context.xpu or quant is None or not shapes or not shapes.moe or quant.number != "int" or quant.bits != 4:
         return None
-    return {"group": quant.group} if quant.group != 128 else None
+    ours = quant.group in GROUP_SIZES
+    says = "Ours take it as well, with more scales" if ours else f"Ours take {', '.join(map(str, GROUP_SIZES))}"
+    return {"group": quant.group, "says": says} if quant.group != 128 else None
 
 
 def _quant_method(context: Context) -> Hit | None:
@@ -292,7 +298,7 @@ RULE = Rule(
         Row(
             "type.moe-group", "warn", "model.quantization_config",
             "group size {group}: the proved checkpoints have 128",
-            "Others' kernels for these cards want 128. Ours take 32 and 64 as well, with two or four times the scales.",
+            "Others' kernels for these cards want 128. {says}.",
             "take a checkpoint of group 128",
             "B70 field notes 5, 12", _moe_group,
         ),
