@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -256,3 +257,48 @@ def test_a_word_far_out_in_a_long_line_is_read(tmp_path):
     )
     found = explain_file(file)
     assert [finding.about for finding in found.findings][:1] == ["peer_access"] and found.lines == 1
+
+
+class Slow(threading.Thread):
+    """Writes a log into a pipe, its first byte alone."""
+
+    def __init__(self, data: bytes, pipe) -> None:
+        super().__init__(daemon=True)
+        self.data, self.pipe = data, pipe
+
+    def run(self) -> None:
+        with self.pipe if hasattr(self.pipe, "write") else open(self.pipe, "wb", buffering=0) as out:
+            out.write(self.data[:1])
+            out.flush()
+            time.sleep(0.05)
+            out.write(self.data[1:])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_named_pipe_is_read_as_the_file_is(tmp_path, packed):
+    log = RECORDED[0]
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = Slow(gzip.compress(log.read_bytes()) if packed else log.read_bytes(), pipe)
+    writer.start()
+    assert explain_file(pipe).as_dict() == explain_file(log).as_dict()
+    writer.join(5)
+
+
+@pytest.mark.parametrize("name", ["-", "/dev/stdin"])
+def test_standard_input_is_read(name):
+    log = RECORDED[0]
+    want = explain_file(log).as_dict()["findings"]
+    assert want
+    command = [sys.executable, "-m", "xpu_moe.launch", "explain-log", name, "--json"]
+    with subprocess.Popen(["cat", str(log)], stdout=subprocess.PIPE) as cat:
+        piped = subprocess.run(command, stdin=cat.stdout, capture_output=True, text=True, timeout=60, check=False)
+    with log.open("rb") as file:
+        redirected = subprocess.run(command, stdin=file, capture_output=True, text=True, timeout=60, check=False)
+    assert json.loads(piped.stdout)["findings"] == json.loads(redirected.stdout)["findings"] == want
+
+
+def test_a_closed_standard_input_is_one_line():
+    command = f"{sys.executable} -m xpu_moe.launch explain-log - <&-"
+    ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 64 and len(ended.stderr.splitlines()) == 1 and "Traceback" not in ended.stderr

@@ -31,6 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     streams.prepare()
     arguments = _parser().parse_args(argv)
     try:
+        _exclusive(arguments)
         facts = _read(arguments.facts) if arguments.facts else _collect(arguments)
         if arguments.save:
             _save(arguments.save, facts)
@@ -51,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> streams.Parser:
     parser = streams.Parser(prog="python -m xpu_moe.doctor", description=__doc__, refusal=UNUSABLE)
-    parser.add_argument("--facts", type=Path, metavar="FILE", help="judge a recorded facts file, not this machine")
+    parser.add_argument("--facts", type=Path, metavar="FILE", help="judge recorded facts, not this machine and folder")
     parser.add_argument("--save", type=Path, metavar="FILE", help="record the facts: no personal details are in them")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     parser.add_argument("--model", type=Path, metavar="DIR", help="a checkpoint folder to look at")
@@ -63,6 +64,13 @@ def _parser() -> streams.Parser:
     )
     parser.add_argument("--verbose", action="store_true", help="notes as well")
     return parser
+
+
+def _exclusive(arguments: argparse.Namespace) -> None:
+    """Recorded facts hold a model and a plan of their own, and no machine to look at. Raises ValueError."""
+    ignored = [name for name in ("model", "plan", "deep") if getattr(arguments, name)]
+    if arguments.facts and ignored:
+        raise ValueError(f"--facts and --{ignored[0]} exclude each other: recorded facts are judged as they are")
 
 
 def _collect(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -28,8 +28,8 @@ This page is written by `python -m xpu_moe.doctor.document`: change the rules, n
 | `--model DIR` | look at a checkpoint's config, index and headers as well |
 | `--plan FILE` | judge a launch plan (the `plan` object below) against machine and model |
 | `--deep` | a child (at most 30 s) loads torch and the collective library, tries one exact product on each card |
-| `--save FILE` | record the facts: nothing personal, only variables of the registry, secrets masked |
-| `--facts FILE` | judge recorded facts instead of this machine |
+| `--save FILE` | record the facts: nothing personal; registered variables, secrets masked; unknown `XPU_MOE_` names |
+| `--facts FILE` | judge recorded facts instead of this machine; not together with `--model`, `--plan`, `--deep` |
 | `--json` | one object: `{"schema", "findings": [{code, severity, about, title, why, fix, source}], "exit"}` |
 
 Exit codes: 0 healthy, 1 warnings, 2 errors, 64 a bad argument or a file that cannot be read or written, 74 the answer
@@ -52,8 +52,9 @@ cudagraph_capture_sizes, enable_expert_parallel, tool_call_parser, reasoning_par
 
 Everything is optional. Further optional facts: `gpus[].driver`, `gpus[].gemm_exact` (of `--deep`), `python.parsers`
 (read in the installed vLLM), `os.compute_runtime`, `os.compiler`, `os.dri_access`, `paths_missing`, `probe.p2p`,
-`model.shards_missing`, `model.index_error`, `plan.enable_chunked_prefill`, `plan.enable_prefix_caching`,
-`plan.profiler`, `plan.enforce_eager`.
+`model.shards_missing`, `model.index_error`, `model.files` (files of weights in a folder that was looked at: then
+`tensor_names` are all of them), `plan.enable_chunked_prefill`, `plan.enable_prefix_caching`, `plan.profiler`,
+`plan.enforce_eager`, `plan.quantization`.
 
 ## Sources
 
@@ -64,7 +65,8 @@ issue or pull request.
 _LOGS = """## Messages in logs
 
 `python -m xpu_moe.launch explain-log FILE [--json]` reads a finished log (any size, UTF-8 or UTF-16, also .gz) and says
-what it means, root cause first, and which phase never ended; the server's own watcher uses the same table.
+what it means, root cause first, and which phase never ended; the server's own watcher uses the same table. `-` reads a
+pipe: `journalctl --user -u minimax | python -m xpu_moe.launch explain-log -`.
 """
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import codecs
 import gzip
 import io
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from xpu_moe.doctor.logs import Explainer, Explanation
 from xpu_moe.doctor.messages import MESSAGES
@@ -25,6 +26,7 @@ _WORDS = tuple(
         key=len,
     )
 )
+_GZIP = b"\x1f\x8b"
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
 
 
@@ -33,12 +35,13 @@ class NotALog(ValueError):
 
 
 def explain_file(path: Path, progress: Callable[[int, int], None] | None = None) -> Explanation:
-    """What the log in `path` means. `progress(bytes read, size)` is called for each MiB.
+    """What the log in `path` means; `-` is standard input. `progress(bytes read, size)` is called for each MiB.
 
-    Raises OSError when the file cannot be read, NotALog when it is no text.
+    A pipe will do (its size counts as 0): it is read once, from front to back. Raises OSError when the file cannot be
+    read, NotALog when it is no text.
     """
     explainer = Explainer()
-    size = path.stat().st_size
+    size = 0 if str(path) == "-" else path.stat().st_size
     with _opened(path) as file:
         head = file.read(4096)
         encoding = _encoding(head)
@@ -52,12 +55,36 @@ def explain_file(path: Path, progress: Callable[[int, int], None] | None = None)
 
 
 def _opened(path: Path) -> BinaryIO:
-    file = path.open("rb")
-    if file.read(2) == b"\x1f\x8b":
-        file.close()
-        return io.BufferedReader(gzip.open(path, "rb"))  # type: ignore[arg-type]
-    file.seek(0)
-    return file
+    file: BinaryIO = os.fdopen(os.dup(0), "rb") if str(path) == "-" else path.open("rb")
+    head = file.read(len(_GZIP))
+    if file.seekable():
+        file.seek(-len(head), io.SEEK_CUR)
+    else:
+        file = io.BufferedReader(_PutBack(head, file))
+    if head != _GZIP:
+        return file
+    return io.BufferedReader(gzip.GzipFile(fileobj=file))  # type: ignore[arg-type, type-var]
+
+
+class _PutBack(io.RawIOBase):
+    """A pipe whose first bytes were read already: it cannot be wound back."""
+
+    def __init__(self, head: bytes, rest: BinaryIO) -> None:
+        self._head, self._rest = head, rest
+
+    def readable(self) -> bool:
+        return True
+
+    def close(self) -> None:
+        self._rest.close()
+        super().close()
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._head or self._rest.read1(len(buffer))  # type: ignore[attr-defined]
+        self._head = data[len(buffer) :] if self._head else b""
+        data = data[: len(buffer)]
+        buffer[: len(data)] = data
+        return len(data)
 
 
 def _encoding(head: bytes) -> str:

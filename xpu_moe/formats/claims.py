@@ -134,8 +134,8 @@ def _overrides(config: Mapping[str, Any]) -> list[tuple[str, bool, Mapping[str, 
             rows.append((key.removeprefix("-:").removeprefix("+:"), True, {"bits": 16} if skipped else fields))
         return rows
     # AutoRound writes plain module names and, for some models, regular expressions
-    rows = _rows(config, "extra_config")
-    return [(key, bool(re.search(r"[*+?^$()\[\]{}|\\]", key)), fields) for key, fields in rows]
+    extra = _rows(config, "extra_config")
+    return [(key, bool(re.search(r"[*+?^$()\[\]{}|\\]", key)), fields) for key, fields in extra]
 
 
 def _rows(config: Mapping[str, Any], field: str) -> list[tuple[str, Mapping[str, Any]]]:

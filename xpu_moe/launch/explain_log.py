@@ -24,7 +24,7 @@ _TELL_EVERY = 256 << 20
 def main(argv: Sequence[str]) -> int:
     """Run the subcommand; returns its exit code."""
     parser = streams.Parser(prog="python -m xpu_moe.launch explain-log", description=HELP, refusal=UNREADABLE)
-    parser.add_argument("file", type=Path, help="a log of vLLM, of this launcher, or of dmesg; .gz is read too")
+    parser.add_argument("file", type=Path, help="a log of vLLM, of this launcher, or of dmesg; .gz too; - reads a pipe")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     arguments = parser.parse_args(argv)
     try:
@@ -47,7 +47,8 @@ class _Progress:
     def __call__(self, done: int, size: int) -> None:
         if done - self._told >= _TELL_EVERY:
             self._told = done
-            streams.warn(f"explain-log: {done >> 20} of {size >> 20} MiB")
+            of = f" of {size >> 20}" if size else ""
+            streams.warn(f"explain-log: {done >> 20}{of} MiB")
 
 
 def _lines(explanation: Explanation) -> list[str]:
