@@ -9,9 +9,16 @@ import subprocess
 import pytest
 
 from tests.launch.conftest import PROJECT
-from xpu_moe.launch import args, build, detect, main, model, settings
+from xpu_moe.env.read import BadValue
+from xpu_moe.launch import args, build, detect, main, model, settings, watch
 from xpu_moe.launch.errors import USAGE, LaunchError
 from xpu_moe.launch.secrets import Masker
+
+MINIMAX = {
+    "hidden_size": 3072, "intermediate_size": 1536, "num_hidden_layers": 62, "num_local_experts": 256, "head_dim": 128,
+    "num_experts_per_tok": 8, "vocab_size": 200064, "max_position_embeddings": 196608, "torch_dtype": "bfloat16",
+    "quantization_config": {"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True},
+}  # fmt: skip
 
 
 def refused(call, *arguments) -> str:
@@ -172,6 +179,80 @@ def test_tp_must_divide_the_heads(tmp_path, tp):
 @pytest.mark.parametrize("tp", [1, 2, 4, 8, 16])
 def test_tp_that_divides(tmp_path, tp):
     model.check_split(model.check(str(folder(tmp_path / "m"))), tp)
+
+
+@pytest.mark.parametrize("tp", [8, 16, 48])
+def test_a_slice_of_an_expert_must_hold_whole_groups(tmp_path, tp):
+    """1536 columns: eight slices of 192 hold no group of 128. --force goes on: another kernel of vLLM's might do it."""
+    found = model.check(str(folder(tmp_path / "m", MINIMAX)))
+    said = refused(model.check_split, found, tp)
+    assert f"1536 / {tp} = " in said and "possible: 1, 2, 4 (--force" in said
+    assert said.count("possible") == 1 and "possible: 1, 2, 4" in refused(model.check_split, found, 5)
+    model.check_split(found, tp, force=True)
+    model.check_split(found, tp, expert_parallel=True)
+    with pytest.raises(LaunchError, match="does not divide"):
+        model.check_split(found, 5, force=True)
+
+
+def test_the_cut_is_judged_for_the_demo_for_experts_kept_whole_and_for_a_profile(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr(main.detect, "refuse_idle_cards", lambda device: None)
+    path = str(folder(tmp_path / "m", MINIMAX))
+    small = str(folder(tmp_path / "small", MINIMAX | {"num_attention_heads": 2, "num_key_value_heads": 2}))
+    cuda = ("--device", "cuda", "--dry-run")
+    for argv, code in (
+        (("--demo", "--tp", "4", "--dry-run"), USAGE),
+        (("--model", path, "--tp", "8", *cuda), USAGE),
+        (("--model", path, "--tp", "8", *cuda, "--force"), 0),
+        (("--model", path, "--tp", "8", *cuda, "--", "--enable-expert-parallel"), 0),
+        (("--model", path, *cuda, "--profile", "h200-tp4-fp8"), 0),
+        (("--model", small, *cuda, "--profile", "h200-tp4-fp8"), USAGE),
+    ):
+        assert main.main(argv) == code, argv
+        assert ("possible: " in capfd.readouterr().err) == (code == USAGE)
+
+
+@pytest.mark.parametrize("value", ["abc", "0", "-3", "1e3"])
+def test_a_bad_stall_limit_is_refused_before_anything_is_started(tmp_path, value):
+    path = str(folder(tmp_path / "m"))
+    for argv in (("--model", path, "--dry-run"), ("--demo", "--dry-run")):
+        with pytest.raises((LaunchError, BadValue), match="XPU_MOE_STALL_LIMIT"):
+            main.early(args.parse(argv), {"XPU_MOE_STALL_LIMIT": value})
+    assert watch.limit({"XPU_MOE_STALL_LIMIT": "1800"}) == 1800 and watch.limit({}) is None
+
+
+def broken(path, how):
+    """A MiniMax folder with something wrong in its files that a start would be refused for."""
+    config, files = dict(MINIMAX), {}
+    if how == "missing shard":
+        files = {"model-00001-of-00002.safetensors": b"\x02" + bytes(7) + b"{}"}
+    elif how == "empty index":
+        files = {"model.safetensors.index.json": b'{"weight_map": {}}'}
+    elif how == "LFS pointer":
+        files = {"model.safetensors": b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"}
+    elif how == "desc_act":
+        config["quantization_config"] = MINIMAX["quantization_config"] | {"quant_method": "gptq", "desc_act": True}
+    return folder(path, config, **files)
+
+
+@pytest.mark.parametrize("how", ["missing shard", "empty index", "LFS pointer", "truncated", "desc_act"])
+def test_a_dry_run_tells_what_a_start_would_be_refused_for(tmp_path, capfd, how):
+    found = broken(tmp_path / "m", how)
+    argv = ["--model", str(found), "--tp", "4", "--device", "xpu", "--dry-run"]
+    assert main.main(argv) == 0
+    out, err = capfd.readouterr()
+    assert "serve" in out and "error model." in err and "a start would be refused" in err
+    assert err.splitlines()[-1].endswith(f"not looked at: this machine (python3 -m xpu_moe.doctor --model {found})")
+    assert main.main([*argv, "--json"]) == 0
+    rows = json.loads(capfd.readouterr().out)["preflight"]
+    assert any(row["severity"] == "error" and row["about"].startswith("model.") for row in rows)
+
+
+def test_a_dry_run_of_a_whole_checkpoint_says_what_it_did_not_look_at(checkpoint, capfd):
+    assert main.main(["--model", str(checkpoint), "--device", "cpu", "--dry-run"]) == 0
+    (said,) = capfd.readouterr().err.splitlines()
+    assert said.startswith("dry run: 0 errors, 0 warnings") and "refused" not in said
+    assert main.main(["--demo", "--device", "cpu", "--dry-run"]) == 0
+    assert not capfd.readouterr().err
 
 
 def test_auto_map_is_named_and_its_code_is_not_run(tmp_path):

@@ -6,17 +6,11 @@ import json
 
 import pytest
 
-from tests.launch.test_checks import folder, plan_of, refused
+from tests.launch.test_checks import MINIMAX, folder, plan_of, refused
 from xpu_moe.launch import build, detect, graphs, model, named
 from xpu_moe.launch.args import parse
 from xpu_moe.plan.graph_policy import Decision
 from xpu_moe.plan.profiles import PROFILES
-
-MINIMAX = {
-    "hidden_size": 3072, "intermediate_size": 1536, "num_hidden_layers": 62, "num_local_experts": 256, "head_dim": 128,
-    "num_experts_per_tok": 8, "vocab_size": 200064, "max_position_embeddings": 196608, "torch_dtype": "bfloat16",
-    "quantization_config": {"quant_method": "auto-round", "bits": 4, "group_size": 128, "sym": True},
-}  # fmt: skip
 
 
 @pytest.fixture
@@ -128,3 +122,29 @@ def test_the_list_says_what_is_proved_and_what_graphs_wait_for():
     assert all(launch["evidence"] in named.listing() for launch in launches.values())
     waiting = [name for name in PROFILES if "probe allreduce" in named.find(name, PROFILES[name].device).doc]
     assert waiting == ["b70-tp4-graph"]
+
+
+@pytest.mark.parametrize("argv", [("--graph", "on"), ("--profile", "b70-tp4-graph")])
+def test_an_on_that_is_overridden_is_told(minimax, argv):
+    (said,) = (note for note in plan_of(minimax, "--tp", "4", *argv, kind="xpu").notes if "graphs" in note)
+    what = "--graph on" if argv[0] == "--graph" else "the on of profile b70-tp4-graph"
+    assert said.startswith("graphs are off: ") and said.endswith(f"; {what} does not change that")
+    assert "1 more reasons" not in said
+
+
+def test_graphs_on_a_cpu_are_told_of_only_where_asked_for(minimax):
+    assert not plan_of(minimax, "--graph", "off").notes and not plan_of(minimax).notes
+    (said,) = plan_of(minimax, "--graph", "on").notes
+    assert "CPU has no graphs" in said and "--graph on does not change that" in said
+
+
+def test_an_on_is_not_overridden_where_the_user_or_vllm_decides(minimax):
+    for argv, kind in ((("--", "--compilation-config", "{}"), "xpu"), ((), "cuda")):
+        assert not [n for n in plan_of(minimax, "--graph", "on", *argv, kind=kind).notes if "does not change" in n]
+
+
+@pytest.mark.parametrize(("others", "word"), [(0, ""), (1, " (and 1 more reason)"), (2, " (and 2 more reasons)")])
+def test_reasons_are_counted(minimax, others, word):
+    found = Decision("NONE", "graphs are off: because", refused=("because",) * (others + 1))
+    asked = plan_of(minimax).settings["graph"]
+    assert graphs.note(found, detect.Found("xpu", 4, "test"), (), asked) == f"graphs are off: because{word}"

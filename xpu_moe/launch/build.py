@@ -54,7 +54,12 @@ def build(
     rows |= {name: row for name, row in graphs.rows(graph).items() if row.value is not None or name in environ}
     flags = [*_flags(chosen, arguments, extra), *_unless(profile.flags, extra)]
     flags += graphs.flags(graph, device, profile.compilation, extra)
-    notes = (*device.notes, kv_note, graphs.note(graph, device, extra), *_notes(arguments, model, chosen, environ))
+    notes = (
+        *device.notes,
+        kv_note,
+        graphs.note(graph, device, extra, chosen["graph"]),
+        *_notes(arguments, model, chosen, environ),
+    )
     return LaunchPlan(
         model=model,
         device=device,

@@ -59,11 +59,15 @@ def rows(found: Decision) -> dict[str, EnvValue]:
     return {name: EnvValue(name, value, "graph policy", why) for name, value in found.environment.items()}
 
 
-def note(found: Decision, device: Found, extra: tuple[str, ...]) -> str:
-    """One sentence for people; "" on a CPU."""
-    if device.kind == "cpu":
+def note(found: Decision, device: Found, extra: tuple[str, ...], asked: Setting) -> str:
+    """One sentence for people, which says so where an `on` of theirs is overridden; "" on a CPU without one."""
+    overridden = asked.value == "on" and found.mode == "NONE" and not users_own(extra)
+    if device.kind == "cpu" and not overridden:
         return ""
-    more = f" (and {len(found.refused) - 1} more reasons)" if len(found.refused) > 1 else ""
+    others = len(found.refused) - 1
+    more = f" (and {others} more reason{'s' if others > 1 else ''})" if others > 0 else ""
     yours = "; your own flags after -- decide instead" if users_own(extra) else ""
+    on = "--graph on" if asked.origin.startswith("flag") else f"the on of {asked.origin}"
+    against = f"; {on} does not change that" if overridden else ""
     reason = found.reason if found.reason.startswith("graphs") else f"graphs: {found.reason}"
-    return f"{reason}{more}{yours}"
+    return f"{reason}{more}{yours}{against}"

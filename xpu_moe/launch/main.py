@@ -12,13 +12,26 @@ from pathlib import Path
 
 from xpu_moe import cache, streams
 from xpu_moe.env import read
-from xpu_moe.launch import args, build, canary, container, demo, detect, folders, named, preflight, secrets, systemd
+from xpu_moe.launch import (
+    args,
+    build,
+    canary,
+    container,
+    demo,
+    detect,
+    folders,
+    named,
+    preflight,
+    secrets,
+    systemd,
+    watch,
+)
 from xpu_moe.launch.args import Arguments
 from xpu_moe.launch.console import Console
 from xpu_moe.launch.environment import inherited
 from xpu_moe.launch.errors import CANARY, EXPECTED, INTERRUPTED, OK, USAGE, LaunchError
 from xpu_moe.launch.model import Model, check, check_split
-from xpu_moe.launch.plan import LaunchPlan
+from xpu_moe.launch.plan import LaunchPlan, pairs
 from xpu_moe.launch.run import Run, interruptible, is_real
 from xpu_moe.launch.settings import Setting
 
@@ -53,6 +66,7 @@ def _main(arguments: Arguments, argv: list[str], environ: Mapping[str, str], con
         model = planned_demo() if dry else check(str(demo.ensure(console)))
     folder = folders.planned() if dry else folders.make()
     plan = build.build(arguments, model, device, environ, vllm=vllm_command(), run_folder=folder, make_folders=not dry)
+    _cut(plan.model, plan.settings, arguments)  # once more, with what the profile gave
     if dry:
         return _print(arguments, argv, plan, console)
     for note in plan.notes:
@@ -76,9 +90,10 @@ def early(arguments: Arguments, environ: Mapping[str, str]) -> Model | None:
     chosen = build.resolve(arguments, environ)
     chosen = build.with_extra(chosen, arguments.extra)
     build.check_lengths(chosen)
+    watch.limit(environ)
     if arguments.demo:
         model = None
-        check_split(planned_demo(), chosen["tp"].value, chosen["pp"].value)
+        _cut(planned_demo(), chosen, arguments)
     else:
         path = arguments.model or read.text("MODEL", environ)
         if not path and arguments.install_plan:
@@ -89,10 +104,17 @@ def early(arguments: Arguments, environ: Mapping[str, str]) -> Model | None:
             model = check(path)
         except LaunchError as error:
             raise error if arguments.model else LaunchError(error.code, f"variable MODEL: {error}") from None
-        check_split(model, chosen["tp"].value, chosen["pp"].value)
+        _cut(model, chosen, arguments)
     if not (arguments.dry_run or arguments.install_plan or arguments.print_container or arguments.print_systemd):
         free_port(chosen)
     return model
+
+
+def _cut(model: Model, chosen: Mapping[str, Setting], arguments: Arguments) -> None:
+    """LaunchError(USAGE) where the model cannot be cut as asked."""
+    whole_experts = any(flag in ("--enable-expert-parallel", "-ep") for flag, _ in pairs(arguments.extra))
+    tp, pp = chosen["tp"].value, chosen["pp"].value
+    check_split(model, tp, pp, expert_parallel=whole_experts, force=arguments.force)
 
 
 def free_port(chosen: Mapping[str, Setting]) -> None:
@@ -137,7 +159,15 @@ def _print(arguments: Arguments, argv: list[str], plan: LaunchPlan, console: Con
     if arguments.print_systemd:
         unit = systemd.text(plan, argv, PROJECT, console.masker)
         return console.out(json.dumps({"systemd": unit}) if arguments.json else unit)
-    return console.out(json.dumps(plan.as_dict(console.masker)) if arguments.json else plan.text(console.masker))
+    findings = [] if arguments.demo else preflight.of_files(plan)
+    if arguments.json:
+        found = {**plan.as_dict(console.masker), "preflight": [finding.as_dict() for finding in findings]}
+        code = console.out(json.dumps(found))
+    else:
+        code = console.out(plan.text(console.masker))
+    if not arguments.demo:
+        preflight.say_files(plan, findings, console)
+    return code
 
 
 def ask_running(arguments: Arguments, environ: Mapping[str, str], console: Console) -> int:

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from xpu_moe.launch.errors import USAGE, LaunchError
+from xpu_moe.plan import split
+from xpu_moe.plan.shapes import shapes_of
 
 MODEL_TYPES = ("minimax_m2",)
 _PICKLED = (".bin", ".pt", ".pth")
@@ -115,21 +117,30 @@ def _refuse_pickles(path: Path, given: str) -> None:
             )
 
 
-def check_split(model: Model, tp: int, pp: int = 1) -> None:
-    """Tensor parallelism must divide what it splits; LaunchError(USAGE) with the sizes that work."""
+def check_split(model: Model, tp: int, pp: int = 1, *, expert_parallel: bool = False, force: bool = False) -> None:
+    """Tensor parallelism must divide what it splits; LaunchError(USAGE) with the sizes that work.
+
+    `force` leaves out what another vLLM kernel might take: slices of an expert that no quantisation block fits.
+    """
     heads, kv_heads, experts, layers = (
         _number(model.config, name)
         for name in ("num_attention_heads", "num_key_value_heads", "num_local_experts", "num_hidden_layers")
     )
     good = [n for n in range(1, (heads or 0) + 1) if _divides(n, heads, kv_heads)]
+    shapes = shapes_of(model.config)
+    if shapes and not force:
+        good = split.possible(shapes, expert_parallel=expert_parallel)
+    possible = f"possible: {', '.join(map(str, good))}"
     if heads and not _divides(tp, heads, kv_heads):
         raise LaunchError(
-            USAGE,
-            f"--tp {tp}: does not divide {heads} attention heads and {kv_heads} key/value heads; "
-            f"possible: {', '.join(map(str, good))}",
+            USAGE, f"--tp {tp}: does not divide {heads} attention heads and {kv_heads} key/value heads; {possible}"
         )
     if experts and tp > experts:
         raise LaunchError(USAGE, f"--tp {tp}: more ranks than experts ({experts})")
+    if shapes and not force:
+        says = split.problem(shapes, tp, expert_parallel=expert_parallel, finer=True)
+        if says:
+            raise LaunchError(USAGE, f"--tp {tp}: {says}; {possible} (--force goes on nevertheless)")
     if layers and pp > layers:
         raise LaunchError(USAGE, f"--pp {pp}: more stages than layers ({layers})")
 

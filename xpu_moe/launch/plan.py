@@ -120,7 +120,10 @@ def _shown(row: EnvValue, masker: Masker) -> str | None:
 _FLAG_FACTS = {
     "--speculative-config": "speculative_config",
     "--enable-expert-parallel": "enable_expert_parallel",
+    "-ep": "enable_expert_parallel",
     "--cudagraph-capture-sizes": "cudagraph_capture_sizes",
+    "--quantization": "quantization",
+    "-q": "quantization",
 }
 
 
@@ -132,6 +135,8 @@ def _facts_of_flags(extra: tuple[str, ...]) -> dict[str, Any]:
         fact = _FLAG_FACTS.get(flag)
         if fact == "enable_expert_parallel":
             found[fact] = True
+        elif fact == "quantization" and value:
+            found[fact] = value
         elif fact == "speculative_config":
             try:
                 found["speculative_method"] = json.loads(value or "").get("method")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from xpu_moe.doctor.finding import Finding
 from xpu_moe.launch.console import Console
 from xpu_moe.launch.errors import USAGE, LaunchError
 from xpu_moe.launch.plan import LaunchPlan
@@ -33,6 +36,31 @@ def run(
     if errors:
         console.say(f"preflight: --force: going on although {len(errors)} errors were found")
     return findings
+
+
+def of_files(plan: LaunchPlan) -> list[Finding]:
+    """What the doctor finds in the checkpoint's files and in the plan alone, for `--dry-run`: this machine may be
+    another one than the server's. Errors and warnings; the cut was judged before."""
+    from xpu_moe.doctor.collect.model import facts
+    from xpu_moe.doctor.collect.where import Where
+    from xpu_moe.doctor.facts import SCHEMA
+    from xpu_moe.doctor.judge import judge
+
+    found = facts(Where(Path("/"), {}, plan.model.path))
+    findings = judge({"schema": SCHEMA, "plan": plan.facts(), **found})
+    return [finding for finding in findings if finding.severity != "info" and finding.about != "plan.tp"]
+
+
+def say_files(plan: LaunchPlan, findings: list[Finding], console: Console) -> None:
+    """The findings of `of_files`, and in one line what was not looked at."""
+    for finding in findings:
+        console.plain("\n".join(finding.lines()))
+    errors = sum(finding.severity == "error" for finding in findings)
+    refused = ": a start would be refused" if errors else ""
+    console.plain(
+        f"dry run: {errors} errors, {len(findings) - errors} warnings in the checkpoint's files and the plan{refused}; "
+        f"not looked at: this machine (python3 -m xpu_moe.doctor --model {shlex.quote(str(plan.model.path))})"
+    )
 
 
 def is_deep(plan: LaunchPlan, wanted: str) -> bool:

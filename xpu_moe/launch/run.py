@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from xpu_moe.env import read
 from xpu_moe.launch import canary, ready, versions
 from xpu_moe.launch.console import Console
 from xpu_moe.launch.errors import CANARY, ENGINE, INTERRUPTED, OK, Interrupted, LaunchError
@@ -18,7 +17,7 @@ from xpu_moe.launch.model import Model
 from xpu_moe.launch.plan import LaunchPlan
 from xpu_moe.launch.server import Server
 from xpu_moe.launch.watch import CANARY as CANARY_PHASE
-from xpu_moe.launch.watch import SERVING, Watch, says
+from xpu_moe.launch.watch import SERVING, Watch, limit, says
 from xpu_moe.serving import report
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -54,7 +53,7 @@ class Run:
         self.plan, self.folder, self.console = plan, folder, console
         self._environ = plan.child_environment(environ)
         self._begun = time.monotonic()
-        self._watch = Watch(self._begun, read.integer("XPU_MOE_STALL_LIMIT"))
+        self._watch = Watch(self._begun, limit(environ))
         self._lock = threading.Lock()
         self._result = canary.Result()
         self._error = ""

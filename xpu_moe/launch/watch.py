@@ -7,11 +7,14 @@ canary) are added here.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from xpu_moe.doctor.logs import Explainer, LogFinding
 from xpu_moe.doctor.phases import PHASES, later, phase_of
+from xpu_moe.env import read
+from xpu_moe.launch.errors import USAGE, LaunchError
 
 PYTHON, CANARY, SERVING = "python", "canary", "serving"
 # name -> (what happens, seconds without a sign of progress that count as stalled)
@@ -28,6 +31,14 @@ _STUCK_LINE = "No available shared memory broadcast block"
 _STUCK_LINES = 3  # so many of them (one a minute) in a row end a start: a published gate for these machines
 # While a first compilation keeps the workers busy the queue complains each minute too: there the phase's limit decides.
 _BUSY = frozenset({"compile"})
+
+
+def limit(environ: Mapping[str, str]) -> float | None:
+    """The user's own limit for silence in seconds, None without one; LaunchError(USAGE) for what is no such number."""
+    given = read.integer("XPU_MOE_STALL_LIMIT", environ)
+    if given is not None and given < 1:
+        raise LaunchError(USAGE, f"XPU_MOE_STALL_LIMIT={given}: wanted at least 1 second")
+    return given
 
 
 @dataclass(frozen=True)
