@@ -13,7 +13,6 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from functools import cache
 from pathlib import Path
 
 from xpu_moe import cache as files
+from xpu_moe import streams
 from xpu_moe.env import read
 
 _OPTIONS = ("--std=c++17",)
@@ -102,7 +102,7 @@ def compile_now(unit: Program, architecture: str) -> bytes:
         raise NoCompiler(
             f"{unit.name}: CUDA's headers (cuda_bf16.h) not found; set CUDA_HOME or pip install cuda-toolkit"
         )
-    print(f"xpu_moe: compiling {unit.name} for {architecture}", file=sys.stderr)
+    streams.warn(f"xpu_moe: compiling {unit.name} for {architecture}")
     if library is not None:
         return _nvrtc(_loaded(library), unit, architecture, includes)
     if nvcc is not None:

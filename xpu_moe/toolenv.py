@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from xpu_moe import cache
+from xpu_moe import cache, streams
 from xpu_moe.env import read
 
 _READY = ".ready"
@@ -41,7 +41,7 @@ def ensure(name: str, requirements: Sequence[str], *, no_deps: bool = False, pyt
         if (root / _READY).exists():
             return root
         shutil.rmtree(root, ignore_errors=True)
-        print(f"xpu_moe: making the {name} environment ({', '.join(requirements)}) in {root}", file=sys.stderr)
+        streams.warn(f"xpu_moe: making the {name} environment ({', '.join(requirements)}) in {root}")
         _run([interpreter, "-m", "venv", str(root)], name)
         flags = ["--no-deps"] if no_deps else []
         _run([str(root / "bin" / "python"), "-m", "pip", "install", "-q", *flags, *requirements], name)
@@ -61,7 +61,7 @@ def overlay(name: str, requirements: Sequence[str]) -> Path:
     with _locked(root.with_suffix(".lock")):
         if not (root / _READY).exists():
             shutil.rmtree(root, ignore_errors=True)
-            print(f"xpu_moe: installing {', '.join(requirements)} in {root}", file=sys.stderr)
+            streams.warn(f"xpu_moe: installing {', '.join(requirements)} in {root}")
             _run(
                 [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(root), *requirements], name
             )

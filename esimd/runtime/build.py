@@ -8,10 +8,9 @@ import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
-from xpu_moe import cache
+from xpu_moe import cache, streams
 from xpu_moe.esimd.runtime.libsycl import Loaded, headers
 
 SOURCES = ("errors.hpp", "plan.hpp", "trace.hpp", "submit.hpp", "torch_ops.hpp", "library.cpp")
@@ -65,7 +64,7 @@ def build(libsycl: Loaded) -> Path:
     with (folder / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
-            print(f"xpu_moe: building the launch library for {libsycl.path.name} in {folder}", file=sys.stderr)
+            streams.warn(f"xpu_moe: building the launch library for {libsycl.path.name} in {folder}")
             _compile(libsycl, target)
     return target
 

@@ -10,6 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+from xpu_moe import streams
 from xpu_moe.esimd.kernels import instances
 from xpu_moe.esimd.kernels.instances import Module
 from xpu_moe.esimd.tools import programs
@@ -96,7 +97,7 @@ def build(names: list[str]) -> dict:
     modules = instances.modules()
     rows = {k: v for k, v in (manifest()["modules"] if MANIFEST.exists() else {}).items() if k in modules}
     for number, name in enumerate(names, 1):
-        print(f"xpu_moe: {number}/{len(names)} {name}", file=sys.stderr, flush=True)
+        streams.warn(f"xpu_moe: {number}/{len(names)} {name}")
         compiled = compile_module(modules[name])
         (FOLDER / f"{name}.spv").write_bytes(compiled.spirv)
         rows[name] = {

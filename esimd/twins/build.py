@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from pathlib import Path
 
+from xpu_moe import streams
 from xpu_moe.esimd.tools import programs
 from xpu_moe.esimd.tools.spirv import KERNEL_PREFIX, compile_text
 
@@ -46,7 +46,7 @@ def build() -> dict:
     FOLDER.mkdir(exist_ok=True)
     rows = {}
     for number, name in enumerate(MODULES, 1):
-        print(f"xpu_moe: {number}/{len(MODULES)} {name}", file=sys.stderr, flush=True)
+        streams.warn(f"xpu_moe: {number}/{len(MODULES)} {name}")
         text = (SOURCES / f"{name}.cpp").read_text(encoding="utf-8")
         compiled = compile_text(text, (*FLAGS, f"-I{SOURCES}"))
         (FOLDER / f"{name}.spv").write_bytes(compiled.spirv)

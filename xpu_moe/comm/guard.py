@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
-import sys
 from collections.abc import Iterator
+
+from xpu_moe import streams
 
 
 @contextlib.contextmanager
@@ -15,7 +16,7 @@ def bounded(seconds: float, what: str) -> Iterator[None]:
     The watching thread needs no interpreter lock, so it works inside a library that never gives it back. One at a time
     in a process; for processes that are ours to end (probes, our own ranks), not for a server.
     """
-    print(f"xpu_moe: {what} is given {seconds:g} s", file=sys.stderr)
+    streams.warn(f"xpu_moe: {what} is given {seconds:g} s")
     faulthandler.dump_traceback_later(seconds, exit=True)
     try:
         yield

@@ -9,12 +9,12 @@ by itself, and a backend asked for by name that cannot serve is an error with th
 from __future__ import annotations
 
 import importlib
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cache, lru_cache
 from typing import Any, Protocol, runtime_checkable
 
+from xpu_moe import streams
 from xpu_moe.env import read
 
 # The lazy line: device kind -> the rooms that offer backends for it, in the order in which they are asked.
@@ -187,7 +187,7 @@ def select(case: Case, backend: str | None = None) -> Selection:
         if support.ok:
             selection = Selection(case, candidate, support.reason, tuple(refused))
             if read.flag("XPU_MOE_EXPLAIN"):
-                print(f"xpu_moe: {selection.line()}", file=sys.stderr)
+                streams.warn(f"xpu_moe: {selection.line()}")
             return selection
         refused.append((candidate.name, support.reason))
     if asked is not None and not refused:
