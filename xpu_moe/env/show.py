@@ -130,6 +130,9 @@ Generated: `python -m xpu_moe.env --document > docs/environment.md`. The rows st
 A profile never replaces a value of yours; it is kept and shown as yours. `python -m xpu_moe.env --explain NAME` says
 all that is known of one variable, `--diff` compares a profile with your environment, and what your libraries would
 misread or ignore is named on stderr. Condition of a profile's value in brackets.
+
+Exit codes: 0, 1 a value of yours is an error, 2 a bad argument, 74 the answer could not be written on stdout, 141 its
+reader has gone. Without an answer, `--json` gives `{"ok": false, "cannot": "why"}`.
 """
 
 
