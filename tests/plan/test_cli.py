@@ -80,7 +80,9 @@ def test_a_cut_that_a_newer_vllm_makes_is_told(capsys, model, tmp_path):
     assert "possible: 1, 2, 4, 8" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("name", "word"), [("model", "32 bytes"), ("model-00001-of-00009", "8 files")])
+@pytest.mark.parametrize(
+    ("name", "word"), [("model", "32 bytes"), ("model-00001-of-00009", "-00002-of-00009.safetensors and 7 more")]
+)
 def test_an_incomplete_download_is_planned_from_config(capsys, model, tmp_path, name, word):
     arguments = ("--model", model, "--tp", "4", "--card", "b70", "--max-model-len", "16384")
     _, whole = answer(capsys, *arguments)
@@ -156,6 +158,14 @@ def test_a_size_of_another_type_is_told(capsys, tmp_path, value):
     assert main(["--model", str(tmp_path)]) == 2
     said = capsys.readouterr().err
     assert "hidden_size: got" in said and "missing" not in said
+
+
+@pytest.mark.parametrize("name", ["num_key_value_heads", "num_local_experts", "vocab_size", "intermediate_size"])
+def test_a_size_with_a_default_is_not_replaced_where_it_is_no_size(capsys, tmp_path, name):
+    for value in ("8", 8.0, -8):
+        (tmp_path / "config.json").write_text(json.dumps({**MINIMAX_INT4, name: value}))
+        assert main(["--model", str(tmp_path)]) == 2
+        assert f"{name}: got {json.dumps(value)}, wanted" in capsys.readouterr().err
 
 
 def test_experts_of_unknown_width_are_told(capsys, tmp_path):

@@ -154,7 +154,8 @@ def _plan(checkpoint: Checkpoint, shapes: Shapes, card: Card, request: Request) 
 def _notes(checkpoint: Checkpoint, shapes: Shapes, request: Request, doubt: str) -> list[str]:
     """What a reader of the plan must know beside it."""
     missing = checkpoint.shards_missing
-    lost = f"{len(missing)} files of the checkpoint are missing (the first: {missing[0]})" if missing else ""
+    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+    lost = f"missing in the checkpoint: {missing[0]}{more}" if missing else ""
     notes = [f"{text}; sizes are computed from config.json" for text in (checkpoint.problem, lost, doubt) if text]
     if split.needs_finer(shapes, request.tp, expert_parallel=request.expert_parallel):
         notes.append(f"--tp {request.tp} splits the FP8 blocks of the experts, which vLLM does from 0.32 on")

@@ -23,6 +23,10 @@ _KV_TYPES = {
 _EXPERTS_APART = re.compile(r"(?:qwen|deepseek|glm|kimi)")
 _NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads")
 _EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+_SIZES = (  # read with a default where they are absent
+    *_EXPERTS, "num_key_value_heads", "head_dim", "vocab_size", "intermediate_size", "moe_intermediate_size",
+    "num_experts_per_tok", "kv_lora_rank",
+)  # fmt: skip
 _MOST = (1 << 31) - 1
 _VOCAB_PADDING = 64  # vLLM pads the vocabulary to a multiple of it for every rank
 
@@ -203,9 +207,15 @@ def lacking(config: Mapping[str, Any]) -> str:
     for name in needed:
         if name not in config:
             return f"{name} is missing"
+    for name in (*needed, *(name for name in _SIZES if _is_no_size(config.get(name)))):
         if not _is_size(config[name]):
             return f"{name}: got {_shown(config[name])}, wanted a whole number between 1 and {_MOST}"
     return ""
+
+
+def _is_no_size(value: Any) -> bool:
+    """A number that cannot be one, or a text: not what writers put where a model has none of it (null, 0, a list)."""
+    return isinstance(value, str | float) or (isinstance(value, int) and value != 0 and not _is_size(value))
 
 
 def _shown(value: Any) -> str:
