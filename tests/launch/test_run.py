@@ -225,6 +225,17 @@ def test_a_reader_that_goes_away_does_not_stop_the_server(launcher, checkpoint):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("as_json", (False, True))
+def test_a_check_whose_answer_cannot_be_written_says_so(launcher, checkpoint, as_json):
+    command = [sys.executable, "-P", "-m", "xpu_moe.launch", "--port", str(launcher.port), "--model", str(checkpoint)]
+    command += ["--check", *(["--json"] if as_json else [])]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, env=launcher.environ, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert done.returncode == 74 and done.stderr.count("the answer is lost: ") == 1, done.stderr
+    assert "Traceback" not in done.stderr and not alive(launcher.told()["pid"])
+
+
+@pytest.mark.slow
 def test_systemd_hears_ready_after_the_canary(launcher, checkpoint, tmp_path):
     import socket
 
