@@ -8,11 +8,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from xpu_moe import streams
 from xpu_moe.env import read
 from xpu_moe.launch.console import Console
 from xpu_moe.launch.errors import INTERRUPTED, USAGE, Interrupted, LaunchError
@@ -29,13 +29,11 @@ def run(argv: Sequence[str], root: Path) -> int:
     own, extra = (
         (list(argv), []) if "--" not in argv else (list(argv[: argv.index("--")]), list(argv)[argv.index("--") + 1 :])
     )
+    streams.prepare()
     tier = own[0] if own else "default"
     if len(own) > 1 or tier not in TIERS:
-        print(
-            f"test.sh: got {' '.join(own)!r}, wanted one of {', '.join(TIERS)} (pytest's arguments after --)",
-            file=sys.stderr,
-        )
-        return USAGE
+        wrong = f"got {' '.join(own)!r}, wanted one of {', '.join(TIERS)} (pytest's arguments after --)"
+        return streams.refuse("test.sh", wrong, as_json=False, code=USAGE)
     console = Console()
     try:
         with interruptible():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import os
@@ -273,3 +274,23 @@ def test_real_processes(line, command, code, environ, private_cache):
         assert isinstance(json.loads(done.stdout), dict)
     else:
         assert done.stdout.isascii() == bool(environ) and done.stdout
+
+
+# files that a tool or a step starts and reads, and the module itself
+OWN_STREAMS = {
+    "xpu_moe/streams.py", "xpu_moe/launch/install/wheels.py", "xpu_moe/launch/supervisor.py", "xpu_moe/bench/_rank.py",
+    "xpu_moe/doctor/deep.py", "xpu_moe/probe/_p2p/worker.py", "xpu_moe/probe/_allreduce/rank.py", "esimd/tools/jit.py",
+    "esimd/runtime/session.py",
+}  # fmt: skip
+
+
+def calls(file: Path) -> set[str]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return {ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+
+
+def test_no_tool_prints_by_itself():
+    own = {"print", "argparse.ArgumentParser", "sys.stdout.write", "sys.stderr.write"}
+    files = [file for folder in ("xpu_moe", "esimd", "cuda") for file in (ROOT / folder).rglob("*.py")]
+    found = {str(file.relative_to(ROOT)): sorted(own & calls(file)) for file in files if own & calls(file)}
+    assert set(found) == OWN_STREAMS, found

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from xpu_moe import streams
 from xpu_moe.doctor.messages import MESSAGES
 from xpu_moe.doctor.phases import PHASES
 from xpu_moe.doctor.rules import RULES
@@ -130,16 +130,15 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Write the page, or check it: exit 1 when it is stale."""
-    parser = argparse.ArgumentParser(prog="python -m xpu_moe.doctor.document", description=__doc__)
+    parser = streams.Parser(prog="python -m xpu_moe.doctor.document", description=__doc__)
     parser.add_argument("--check", action="store_true")
     fresh = page()
     if parser.parse_args(argv).check:
         same = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == fresh
-        print(f"{PAGE.name} is {'fresh' if same else 'stale: run python -m xpu_moe.doctor.document'}")
-        return 0 if same else 1
+        text = f"{PAGE.name} is {'fresh' if same else 'stale: run python -m xpu_moe.doctor.document'}"
+        return streams.emit("document", text) or (0 if same else 1)
     PAGE.write_text(fresh, encoding="utf-8")
-    print(f"wrote {PAGE.name}")
-    return 0
+    return streams.emit("document", f"wrote {PAGE.name}")
 
 
 if __name__ == "__main__":
