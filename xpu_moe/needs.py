@@ -15,7 +15,7 @@ def missing(*modules: str) -> str:
 
 def told(*names: str) -> str:
     """The line for modules that are known to be missing."""
-    python, which = shlex.quote(sys.executable), " and ".join(names)
+    python, which = shlex.quote(sys.executable), " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     return (
         f"{which} {'is' if len(names) == 1 else 'are'} not installed for {python}; take the environment that "
         f"scripts/serve_minimax.sh made (.venv/bin/python), or type: {python} -m pip install {' '.join(names)}"

@@ -53,6 +53,68 @@ def test_a_second_run_reuses_and_another_shape_replaces(tmp_path, capsys):
     assert json.loads((out / MARKER).read_text())["seed"] == 1
 
 
+def test_a_second_run_names_the_same_folders(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for written in (True, False):
+        assert main(["m", *TINY, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["written"] is written and told["removed"] == []
+        assert told["folders"] == [str(tmp_path / "m"), str(tmp_path / "m-deq")]
+
+
+@pytest.mark.parametrize("without", (["--quant", "none"], ["--config-only"]))
+def test_the_twin_of_an_earlier_checkpoint_is_removed_with_words(tmp_path, capsys, without):
+    out = tmp_path / "m"
+    assert main([str(out), *TINY]) == 0 and twin_of(out).exists()
+    capsys.readouterr()
+    assert main([str(out), *TINY, *without, "--json"]) == 0
+    printed = capsys.readouterr()
+    assert f"demo: removed {twin_of(out)}, the twin of the checkpoint that was there before" in printed.err
+    told = json.loads(printed.out)
+    assert told["removed"] == [str(twin_of(out))] and told["folders"] == [str(out)]
+    assert leftovers(tmp_path) == ["m"]
+
+
+def test_a_twin_that_an_earlier_version_left_is_removed_as_well(tmp_path, capsys):
+    shape = Shape(layers=1, num_experts=2, hidden_size=128, intermediate_size=128, quant="none")
+    write(tmp_path / "m", shape)
+    write(tmp_path / "other", Shape(layers=1, num_experts=2))
+    os.rename(twin_of(tmp_path / "other"), twin_of(tmp_path / "m"))
+    assert not is_current(tmp_path / "m", shape)
+    assert main([str(tmp_path / "m"), *TINY, "--quant", "none"]) == 0
+    assert not twin_of(tmp_path / "m").exists() and "removed" in capsys.readouterr().err
+
+
+def test_a_neighbour_that_is_no_twin_stays(tmp_path):
+    """A checkpoint of its own, quantised or not, and a folder of somebody else's."""
+    for name, quant in (("a", "none"), ("b", "gptq")):
+        assert main([str(tmp_path / f"{name}-deq"), *TINY, "--quant", quant]) == 0
+        assert main([str(tmp_path / name), *TINY, "--quant", "none"]) == 0
+    (tmp_path / "c-deq").mkdir()
+    (tmp_path / "c-deq" / "precious").write_text("x")
+    assert main([str(tmp_path / "c"), *TINY, "--quant", "none"]) == 0
+    assert leftovers(tmp_path) == ["a", "a-deq", "b", "b-deq", "b-deq-deq", "c", "c-deq"]
+
+
+def test_weights_that_do_not_fit_into_the_memory_are_refused(tmp_path, capsys):
+    big = ["--hidden-size", "131072", "--intermediate-size", "1048576"]
+    assert main([str(tmp_path / "m"), *big]) == 2
+    assert (
+        "demo: hidden_size, intermediate_size, num_experts, layers: got 131072, 1048576, 8, 2, whose weights need "
+        in (capsys.readouterr().err)
+    )
+    assert leftovers(tmp_path) == []
+    assert main([str(tmp_path / "m"), *big, "--config-only"]) == 0
+
+
+@pytest.mark.parametrize("quant", ("none", "auto-round", "gptq", "fp8"))
+def test_the_number_of_weights_is_that_of_the_twin(tmp_path, quant):
+    shape = Shape(quant=quant)
+    folder = write(tmp_path / "m", shape)[-1]
+    total = json.loads((folder / "model.safetensors.index.json").read_text())["metadata"]["total_size"]
+    assert 2 * shape.weights(320) == pytest.approx(total, rel=0.005)
+
+
 def test_a_missing_twin_is_made_again(tmp_path):
     shape = Shape(layers=1, num_experts=2)
     write(tmp_path / "m", shape)
@@ -71,7 +133,9 @@ def test_a_foreign_folder_is_refused_untouched(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "field"),
     ((["--top-k", "9"], "top_k"), (["--group-size", "48"], "group_size"), (["--hidden-size", "100"], "hidden_size"),
-     (["--quant", "q4_k"], "quant"), (["--layers", "0"], "layers")),
+     (["--quant", "q4_k"], "quant"), (["--layers", "0"], "layers"), (["--seed", "99999999999999999999999"], "seed"),
+     (["--seed", "-1"], "seed"), (["--hidden-size", "1000000000"], "hidden_size"), (["--shards", "99999999"], "shards"),
+     (["--vocab-size", "-3"], "vocab_size"), (["--scale-bits", "12"], "scale_bits")),
 )  # fmt: skip
 def test_sizes_that_cannot_be_are_named(tmp_path, capsys, arguments, field):
     assert main([str(tmp_path / "m"), *arguments]) == 2

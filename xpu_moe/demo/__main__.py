@@ -12,9 +12,9 @@ import sys
 from dataclasses import fields
 from pathlib import Path
 
-from xpu_moe import streams
+from xpu_moe import needs, streams
 from xpu_moe.demo.shape import QUANTS, BadShape, Shape
-from xpu_moe.demo.write import NotOurs, is_current, locked, write
+from xpu_moe.demo.write import NotOurs, folders_of, is_current, locked, stale_twin, write
 
 _HELP = {
     "quant": f"one of {', '.join(QUANTS)}",
@@ -43,23 +43,34 @@ def parser() -> streams.Parser:
 def main(argv: list[str] | None = None) -> int:
     streams.prepare()
     arguments = parser().parse_args(argv)
+    stale = None
     try:
         shape = Shape(**{field.name: getattr(arguments, field.name) for field in fields(Shape)})
         with locked(arguments.out):
             fresh = not is_current(arguments.out, shape, arguments.config_only)
-            folders = write(arguments.out, shape, config_only=arguments.config_only) if fresh else [arguments.out]
+            folders = folders_of(arguments.out, shape, arguments.config_only)
+            if fresh:
+                lacking = needs.missing("tokenizers", *(() if arguments.config_only else ("safetensors", "torch")))
+                if lacking:
+                    return streams.refuse("demo", lacking, arguments.json, 3)
+                stale = stale_twin(arguments.out, shape, arguments.config_only)
+                write(arguments.out, shape, config_only=arguments.config_only)
     except (BadShape, NotOurs) as error:
         return streams.refuse("demo", str(error), arguments.json)
-    except ModuleNotFoundError as error:
-        return streams.refuse("demo", f"{error.name} is not installed in this environment", arguments.json, 3)
+    except ModuleNotFoundError as error:  # of what these need in turn
+        return streams.refuse("demo", needs.told(error.name or str(error)), arguments.json, 3)
     except Exception as error:
         if not isinstance(error, OSError) and type(error).__name__ != "SafetensorError":
             raise
         # a full disk reaches us as OSError from Python's writes, as SafetensorError from safetensors'
         wrong = f"{arguments.out}: {getattr(error, 'strerror', None) or error}; nothing was left"
         return streams.refuse("demo", wrong, arguments.json, 3)
+    if stale is not None:
+        streams.warn(f"demo: removed {stale}, the twin of the checkpoint that was there before")
     if arguments.json:
-        text = json.dumps({"out": str(arguments.out), "written": fresh, "folders": [str(f) for f in folders]})
+        names = [str(folder) for folder in folders]
+        removed = [str(stale)] if stale else []
+        text = json.dumps({"out": str(arguments.out), "written": fresh, "folders": names, "removed": removed})
     else:
         text = f"{'wrote' if fresh else 'there already:'} {' and '.join(str(folder) for folder in folders)}"
     return streams.emit("demo", text)

@@ -2,11 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 QUANTS = ("none", "auto-round", "gptq", "fp8")
 FP8_BLOCK = 128
+# (least, most) of each size: far beyond any model, so that a typing error ends in words and not in an allocator. The
+# seed's are torch's, without its negative ones.
+_BOUNDS = {
+    "layers": (1, 1 << 10),
+    "hidden_size": (1, 1 << 17),
+    "intermediate_size": (1, 1 << 20),
+    "num_experts": (1, 1 << 14),
+    "top_k": (1, 1 << 14),
+    "heads": (1, 1 << 12),
+    "kv_heads": (1, 1 << 12),
+    "head_dim": (1, 1 << 12),
+    "group_size": (1, 1 << 12),
+    "max_position": (1, 1 << 24),
+    "vocab_size": (0, 1 << 22),
+    "scale_bits": (1, 11),
+    "shards": (1, 1 << 12),
+    "seed": (0, (1 << 63) - 1),
+}
+_LINEAR_BYTES, _PLAIN_BYTES = 40, 12  # a value of the module that is being quantised, or stored as it is (measured)
 
 
 class BadShape(ValueError):
@@ -44,19 +63,30 @@ class Shape:
                 raise BadShape(f"{field}: got {getattr(self, field)!r}, wanted {wanted}")
 
         want(self.quant in QUANTS, "quant", " or ".join(QUANTS))
-        for field, value in asdict(self).items():
-            if isinstance(value, int) and not isinstance(value, bool) and field not in ("vocab_size", "seed"):
-                want(value >= 1, field, "a positive number")
+        for field, (least, most) in _BOUNDS.items():
+            want(least <= getattr(self, field) <= most, field, f"a whole number from {least} to {most}")
         want(self.top_k <= self.num_experts, "top_k", f"at most num_experts {self.num_experts}")
         want(self.heads % self.kv_heads == 0, "heads", f"a multiple of kv_heads {self.kv_heads}")
         want(self.head_dim % 4 == 0, "head_dim", "a multiple of 4 (half of it is rotated, in pairs)")
-        want(self.scale_bits <= 11, "scale_bits", "at most 11, what fp16 holds")
         if self.quant in ("auto-round", "gptq"):
             want(self.group_size in (32, 64, 128), "group_size", "32, 64 or 128")
             for field in ("hidden_size", "intermediate_size"):
                 want(getattr(self, field) % self.group_size == 0, field, f"a multiple of group_size {self.group_size}")
             width = self.heads * self.head_dim
             want(width % self.group_size == 0, "head_dim", f"heads x head_dim a multiple of group {self.group_size}")
+
+    def weights(self, vocab_size: int) -> int:
+        """The number of values of all tensors; norms and biases, a thousandth of it, left out."""
+        attention = 2 * self.hidden_size * self.head_dim * (self.heads + self.kv_heads)
+        experts = self.num_experts * self.hidden_size * (3 * self.intermediate_size + 1)
+        return 2 * vocab_size * self.hidden_size + self.layers * (attention + experts)
+
+    def memory(self, vocab_size: int) -> int:
+        """Bytes that writing it takes at most: what is stored and its twin, a shard's copies, one module in float32."""
+        linear = _LINEAR_BYTES * max(self.intermediate_size, self.heads * self.head_dim)
+        largest = max(linear, _PLAIN_BYTES * vocab_size) * self.hidden_size
+        stored = {"none": 0, "fp8": 1.1}.get(self.quant, 0.5 + 4 / self.group_size)
+        return int((2 + stored + 4 / self.shards) * self.weights(vocab_size)) + largest
 
 
 def config(shape: Shape, vocab_size: int, bos: int, eos: int) -> dict[str, Any]:

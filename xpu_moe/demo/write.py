@@ -13,8 +13,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from xpu_moe.bench import bounds
 from xpu_moe.demo import tokenizer
-from xpu_moe.demo.shape import Shape, config
+from xpu_moe.demo.shape import BadShape, Shape, config
 
 MARKER = ".xpu_moe_demo.json"
 TWIN_SUFFIX = "-deq"
@@ -29,21 +30,42 @@ def twin_of(out: Path) -> Path:
     return out.with_name(out.name + TWIN_SUFFIX)
 
 
+def folders_of(out: Path, shape: Shape, config_only: bool = False) -> list[Path]:
+    """The folders of a checkpoint: `out`, and its twin where it has one."""
+    out = out.absolute()
+    return [out] if shape.quant == "none" or config_only else [out, twin_of(out)]
+
+
 def is_current(out: Path, shape: Shape, config_only: bool = False) -> bool:
-    """Whether `out` holds just this checkpoint already (and its twin, where it has one)."""
+    """Whether `out` holds just this checkpoint already, and its twin where it has one; else no twin of another."""
     wanted = _marker(shape, config_only)
-    folders = [out] if shape.quant == "none" or config_only else [out, twin_of(out)]
-    return all(_read_marker(folder) == wanted for folder in folders)
+    here = all(_read(folder / MARKER) == wanted for folder in folders_of(out, shape, config_only))
+    return here and stale_twin(out, shape, config_only) is None
+
+
+def stale_twin(out: Path, shape: Shape, config_only: bool = False) -> Path | None:
+    """The twin of an earlier checkpoint that this one, which has none, would leave beside itself.
+
+    Only what was written as a twin counts: its marker is that of a quantised checkpoint, its config.json has no
+    quantisation. A folder of any other origin is nobody's twin.
+    """
+    twin = twin_of(out.absolute())
+    if twin in folders_of(out, shape, config_only) or twin.is_symlink():
+        return None
+    marker, values = _read(twin / MARKER), _read(twin / "config.json")
+    written = marker is not None and values is not None and not marker.get("config_only")
+    return twin if written and marker.get("quant") != "none" and "quantization_config" not in values else None
 
 
 def write(out: Path, shape: Shape, *, config_only: bool = False) -> list[Path]:
     """Write the checkpoint to `out`, and its bf16 twin to `out`-deq where it is quantised. Returns the folders.
 
-    A folder of ours is replaced; a non-empty one without our marker raises NotOurs before anything is written. On any
-    error (a full disk, Ctrl-C) the half-written siblings are removed and what was there stays.
+    A folder of ours is replaced, `stale_twin` is removed; a non-empty folder without our marker raises NotOurs before
+    anything is written, sizes whose weights do not fit into the free memory raise BadShape. On any error (a full disk,
+    Ctrl-C) the half-written siblings are removed and what was there stays.
     """
     out = out.absolute()
-    targets = [out] if shape.quant == "none" or config_only else [out, twin_of(out)]
+    targets, stale = folders_of(out, shape, config_only), stale_twin(out, shape, config_only)
     for target in targets:
         _refuse_foreign(target)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -57,9 +79,12 @@ def write(out: Path, shape: Shape, *, config_only: bool = False) -> list[Path]:
             _json(folder / "generation_config.json", {"bos_token_id": bos, "eos_token_id": eos, "do_sample": False})
             _json(folder / MARKER, _marker(shape, config_only))
         if not config_only:
+            _check_memory(shape, vocab_size)
             _write_weights(folders, shape, vocab_size)
         for folder, target in zip(folders, targets):
             _replace(folder, target)
+    if stale is not None:
+        shutil.rmtree(stale)
     return targets
 
 
@@ -80,6 +105,17 @@ def locked(out: Path) -> Iterator[None]:
 def _configs(values: dict) -> Iterator[dict]:
     yield values
     yield {key: value for key, value in values.items() if key != "quantization_config"}
+
+
+def _check_memory(shape: Shape, vocab_size: int) -> None:
+    """Raise BadShape where the host's free memory does not hold the weights: Linux would end us without a word."""
+    free, needed = bounds.free_memory(), shape.memory(vocab_size)
+    if free and needed > free:
+        raise BadShape(
+            f"hidden_size, intermediate_size, num_experts, layers: got {shape.hidden_size}, {shape.intermediate_size}, "
+            f"{shape.num_experts}, {shape.layers}, whose weights need {needed / 1e9:.1f} GB of the {free / 1e9:.1f} GB "
+            "that are free; wanted smaller ones, or --config-only"
+        )
 
 
 def _write_weights(folders: list[Path], shape: Shape, vocab_size: int) -> None:
@@ -114,11 +150,12 @@ def _marker(shape: Shape, config_only: bool) -> dict:
     return {"format": 1, "config_only": config_only, **asdict(shape)}
 
 
-def _read_marker(folder: Path) -> dict | None:
+def _read(file: Path) -> dict | None:
     try:
-        return json.loads((folder / MARKER).read_text(encoding="utf-8"))
+        found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    return found if isinstance(found, dict) else None
 
 
 def _refuse_foreign(target: Path) -> None:
