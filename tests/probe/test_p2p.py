@@ -77,7 +77,7 @@ def run(*arguments: str, **environ: str) -> tuple[int, dict]:
         ("", 0, "ok"),
         ("unreachable@0>1", 1, "unreachable"),
         ("hang@1>0", 3, "hang"),
-        ("nonsense@a>b", 4, "dead"),
+        ("kill@1>0", 4, "dead"),
         ("corrupt@1>0", 5, "corrupt"),
     ],
 )
@@ -103,6 +103,7 @@ def test_no_accelerator_is_said(capsys, monkeypatch):
         ["--cards", "0,x"],
         ["--cards", "²"],
         ["--cards", ""],
+        ["--cards", "0,1,0"],
         ["--inject", "corrupt@0>1"],
         ["--rehearse", "-1"],
     ):
@@ -110,6 +111,31 @@ def test_no_accelerator_is_said(capsys, monkeypatch):
         assert capsys.readouterr().err.startswith(f"p2p: {wrong[0]}: ")
     assert p2p.main(["--bytes", "10"]) == 2
     assert "wanted a multiple of 4" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--inject", "zork@1>0"), "--inject: got 'zork@1>0', wanted KIND@S>T with a kind of corrupt, stale, unreach"),
+        (("--inject", "corrupt@1>9"), "S and T two cards of 0, 1, 2, 3"),
+        (("--inject", "corrupt@1>1"), "--inject: got 'corrupt@1>1', wanted KIND@S>T"),
+        (("--inject", "corrupt@1"), "--inject: got 'corrupt@1', wanted KIND@S>T"),
+        (("--inject", "corrupt@a>b"), "--inject: got 'corrupt@a>b', wanted KIND@S>T"),
+        (("--inject", "corrupt@1>²"), "--inject: got 'corrupt@1>²', wanted KIND@S>T"),
+        (("--cards", "0,1,2"), "--cards: got '0,1,2', which names cards of this machine"),
+        (("--device", "cuda"), "--device: got 'cuda', which names cards of this machine"),
+        (("--rehearse", "0"), "--rehearse: got 0, wanted a whole number from 2 to 16"),
+        (("--rehearse", "1"), "--rehearse: got 1, wanted a whole number from 2 to 16"),
+        (("--rehearse", "17"), "--rehearse: got 17, wanted a whole number from 2 to 16"),
+        (("--rehearse", "16", "--bytes", str(1 << 32)), "--rehearse, --bytes: got 16 cards with copies of 4294967296"),
+        (("--bytes", str(1 << 40)), "--bytes: got 1099511627776, wanted a multiple of 4 from 4096 to"),
+    ],
+)
+def test_a_rehearsal_that_cannot_be_is_refused_before_it_starts(arguments, says, capsys, monkeypatch):
+    monkeypatch.setattr(p2p, "_watched", lambda *given: pytest.fail("a process was started"))
+    assert p2p.main(["--rehearse", "4", "--json", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert says in printed.err and json.loads(printed.out)["ok"] is False
 
 
 def test_the_fabric_of_torch_moves_every_word(monkeypatch):

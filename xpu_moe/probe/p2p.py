@@ -7,8 +7,8 @@ kernel and library; `env`, `launch` and `doctor` read it, and without one CCL_TO
 These are copies; loads and stores of kernels are what `python -m xpu_moe.probe allreduce` exercises.
 
 Exit codes: 0 every pair is reachable and intact (or one card: nothing to prove); 1 a pair is not reachable; 2 a bad
-argument, or no card; 3 a hang; 4 the process died; 5 wrong data; 74 and 141 the answer could not be written (see
-`answer.emit`); 130 and 143 interrupted.
+argument, no card, or no numpy; 3 a hang; 4 the process died; 5 wrong data; 74 and 141 the answer could not be written
+(see `answer.emit`); 130 and 143 interrupted.
 """
 
 from __future__ import annotations
@@ -25,27 +25,30 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from xpu_moe import cache, verdict
-from xpu_moe.bench import answer
+from xpu_moe import cache, needs, streams, verdict
+from xpu_moe.bench import answer, bounds
 from xpu_moe.env import read
+from xpu_moe.env.cards import indices
+from xpu_moe.probe._p2p import faults
 from xpu_moe.probe._watch.footprint import Footprint, sweep
 from xpu_moe.probe._watch.patience import Impatient, devices
 from xpu_moe.probe._watch.signals import Stop
 from xpu_moe.probe._watch.supervise import Launch, Outcome, Supervisor
 
 HELP = "peer access: matrix, bandwidth each way, data integrity; keeps the verdict"
+_MOST_BYTES, _MOST_REHEARSED = 1 << 34, 16
 _EXIT = {"ok": 0, "unreachable": 1, "hang": 3, "dead": 4, "corrupt": 5}
 
 
 def main(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
-    wrong = _wrong(arguments)
+    wrong = _wrong(arguments) or needs.missing("numpy")
     if wrong:
         return answer.refuse("p2p", wrong, arguments.json)
     sweep()
     with Stop() as stop:
         try:
-            kind = "rehearsal" if arguments.rehearse else arguments.device or next(iter(devices(stop)))
+            kind = "rehearsal" if arguments.rehearse is not None else arguments.device or next(iter(devices(stop)))
         except Impatient as error:
             code = stop.exit_code if stop.signal else 3
             return answer.refuse("p2p", f"{error}: name --device", arguments.json, code)
@@ -64,18 +67,33 @@ def main(argv: Sequence[str]) -> int:
 
 def _wrong(arguments: argparse.Namespace) -> str:
     """What is wrong with the arguments; "" where nothing is."""
-    if arguments.bytes < 4096 or arguments.bytes % 4:
-        return f"--bytes: got {arguments.bytes}, wanted a multiple of 4 from 4096 on"
+    if not 4096 <= arguments.bytes <= _MOST_BYTES or arguments.bytes % 4:
+        return f"--bytes: got {arguments.bytes}, wanted a multiple of 4 from 4096 to {_MOST_BYTES}"
     if not 0 < arguments.timeout < math.inf:
         return f"--timeout: got {arguments.timeout:g}, wanted more than 0 seconds, and an end"
-    if arguments.rehearse < 0:
-        return f"--rehearse: got {arguments.rehearse}, wanted a number of cards"
-    if arguments.inject and not arguments.rehearse:
+    if arguments.inject and arguments.rehearse is None:
         return "--inject: breaks a rehearsal only; wanted --rehearse N with it"
-    parts = [part.strip() for part in (arguments.cards or "").split(",")]
-    if arguments.cards is not None and not all(part.isascii() and part.isdecimal() for part in parts):
-        return f"--cards: got {arguments.cards!r}, wanted indices such as 0,1,2,3"
+    try:
+        if arguments.rehearse is not None:
+            _check_rehearsal(arguments)
+        if arguments.cards is not None:
+            indices(arguments.cards)
+    except ValueError as error:
+        return str(error)
     return ""
+
+
+def _check_rehearsal(arguments: argparse.Namespace) -> None:
+    """Raise ValueError for a rehearsal that cannot be, or whose buffers do not fit into the free memory."""
+    count = bounds.whole("--rehearse", arguments.rehearse, 2, _MOST_REHEARSED)
+    for option, given in (("--cards", arguments.cards), ("--device", arguments.device)):
+        if given is not None:
+            raise ValueError(f"{option}: got {given!r}, which names cards of this machine; --rehearse has none of them")
+    faults.parse(arguments.inject, count)
+    # all directions at once: two buffers and the pattern of each, beside the patterns and what makes them
+    short = bounds.shortage(1, arguments.bytes, 3 * count * (count - 1) + 12)
+    if short:
+        raise ValueError(f"--rehearse, --bytes: got {count} cards with copies of {arguments.bytes}, which need {short}")
 
 
 def _watched(arguments: argparse.Namespace, kind: str, stop: Stop, seen: dict[str, Any]) -> Outcome:
@@ -83,13 +101,13 @@ def _watched(arguments: argparse.Namespace, kind: str, stop: Stop, seen: dict[st
 
     def command(events: int, stack: Path) -> Sequence[str]:
         return (sys.executable, "-m", "xpu_moe.probe._p2p.worker", kind, arguments.cards or "", str(arguments.bytes),
-                str(arguments.rehearse), arguments.inject, str(events), str(os.getpid()), str(stack))  # fmt: skip
+                str(arguments.rehearse or 0), arguments.inject, str(events), str(os.getpid()), str(stack))  # fmt: skip
 
     def on_event(_: int, event: dict[str, Any]) -> None:
         if event["event"] in seen:
             seen[event["event"]] = event[event["event"]]
         elif event["event"] == "phase" and event["step"]:
-            print(f"p2p: {event['step']}", file=sys.stderr)
+            streams.warn(f"p2p: {event['step']}")
 
     footprint = Footprint()
     try:
@@ -170,15 +188,15 @@ def _cell(pair: dict[str, Any] | None) -> str:
     return f"{pair['gb_per_s']:.1f}{mark}"
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m xpu_moe.probe p2p", description=HELP)
+def _parser() -> streams.Parser:
+    parser = streams.Parser(prog="python -m xpu_moe.probe p2p", description=HELP)
     add: Any = parser.add_argument
     add("--device", choices=("xpu", "cuda"), help="default: what is in this machine")
     add("--cards", help="indices such as 0,1,2,3 (default: all)")
     add("--bytes", type=int, default=64 << 20, help="of each copy")
     add("--timeout", type=float, default=30.0, help="seconds without progress that count as a hang")
     add("--no-save", action="store_true", help="do not keep the verdict")
-    add("--rehearse", type=int, default=0, metavar="N", help="N cards of host memory: shows what the probe does")
-    add("--inject", default="", metavar="KIND@S>T", help="rehearsal only: corrupt, stale, unreachable or hang S to T")
+    add("--rehearse", type=int, metavar="N", help="N cards of host memory (2 to 16): shows what the probe does")
+    add("--inject", default="", metavar="KIND@S>T", help=f"rehearsal only: break S to T ({', '.join(faults.KINDS)})")
     add("--json", action="store_true", help="one JSON object on stdout")
     return parser

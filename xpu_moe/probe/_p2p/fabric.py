@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy
+
+from xpu_moe.probe._p2p import faults
 
 Words = numpy.ndarray  # uint32
 
@@ -111,18 +115,14 @@ class DpctlFabric:
 
 
 class Rehearsal:
-    """Cards that are host memory: shows and tests what the probe says. `fault` breaks one direction."""
+    """Cards that are host memory: shows and tests what the probe says. `fault` (see `faults`) breaks one direction."""
 
     def __init__(self, cards: Sequence[int], fault: str = "") -> None:
         self.cards = tuple(cards)
-        self._kind, _, pair = fault.partition("@")
-        self._pair = tuple(int(part) for part in pair.split(">")) if pair else ()
-
-    def _broken(self, kind: str, source: int, target: int) -> bool:
-        return self._kind == kind and self._pair == (source, target)
+        self._breaks = faults.parse(fault, len(self.cards)).breaks
 
     def reachable(self, source: int, target: int) -> bool:
-        return not self._broken("unreachable", source, target)
+        return not self._breaks("unreachable", source, target)
 
     def buffer(self, card: int, words: Words) -> Any:
         return (card, words.copy())
@@ -135,11 +135,13 @@ class Rehearsal:
 
     def copy(self, source: Any, target: Any) -> None:
         target[1][:] = source[1]
-        if self._broken("corrupt", source[0], target[0]):
+        if self._breaks("corrupt", source[0], target[0]):
             target[1][len(target[1]) // 3] ^= 1 << 17
-        if self._broken("stale", source[0], target[0]):
+        if self._breaks("stale", source[0], target[0]):
             target[1][-16:] = 0
-        while self._broken("hang", source[0], target[0]):
+        if self._breaks("kill", source[0], target[0]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        while self._breaks("hang", source[0], target[0]):
             time.sleep(3600)
 
     def wait(self) -> None:
