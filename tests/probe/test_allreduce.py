@@ -207,6 +207,7 @@ def test_bad_arguments_end_with_2(capsys, private_cache):
         ("--sizes", "7"), ("--world", "0"), ("--inject", "burn"), ("--timeout", "0"), ("--sizes", "x"),
         ("--sizes", "²"), ("--timeout", "nan"), ("--start-timeout", "inf"), ("--world", "2", "--inject", "kill@init:2"),
         ("--plot", "/no/such/folder/latency.png"), ("--plot", "latency.txt"), ("--world", "100000"),
+        ("--port", "70000"), ("--port", "-1"),
     ):  # fmt: skip
         assert allreduce.main(["--device", "cpu", "--json", *arguments]) == 2
         printed = capsys.readouterr()

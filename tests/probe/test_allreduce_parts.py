@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from xpu_moe.probe import allreduce
 from xpu_moe.probe._allreduce import causes, data, faults, library, plot, report, run
 from xpu_moe.probe._allreduce.plan import CALLS_PER_TOKEN, FORMS, PER_TOKEN, Plan, Step, steps
 from xpu_moe.probe._watch import footprint
@@ -311,3 +312,56 @@ def test_an_interrupt_before_a_subcommand_listens_ends_with_130(monkeypatch, cap
     monkeypatch.setattr(subcommands.importlib, "import_module", interrupted)
     assert subcommands.run("xpu_moe.probe", ["allreduce"]) == 130
     assert capsys.readouterr().err == "xpu_moe.probe: interrupted\n"
+
+
+# ---- who starts the ranks, and what is refused before any is started ------------------------------------------------
+
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500", "LOCAL_RANK": "1"}
+
+
+def test_all_of_torchruns_variables_join_and_none_start_ranks_here():
+    assert run.joined(TORCHRUN) == run.Joined(1, 1, 2)
+    assert run.joined({}) is None
+    assert run.joined({"MASTER_ADDR": "host", "MASTER_PORT": "1"}) is None, "a host's settings are no rank"
+    assert run.joined({"RANK": "", "WORLD_SIZE": ""}) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (
+            {"MASTER_ADDR": ""},
+            "MASTER_ADDR: not set, beside RANK=1, WORLD_SIZE=2, MASTER_PORT=29500; wanted all of RANK",
+        ),
+        ({"MASTER_ADDR": "", "MASTER_PORT": ""}, "or to start ranks here: unset RANK WORLD_SIZE"),
+        ({"RANK": ""}, "RANK: not set, beside WORLD_SIZE=2"),
+        ({"WORLD_SIZE": ""}, "WORLD_SIZE: not set, beside RANK=1"),
+        ({"RANK": "2"}, "RANK=2, LOCAL_RANK=1: wanted ranks from 0 to below WORLD_SIZE=2"),
+        ({"RANK": "-1"}, "RANK=-1, LOCAL_RANK=1: wanted ranks from 0"),
+        ({"RANK": "x"}, "RANK='x': wanted a whole number"),
+        ({"MASTER_PORT": "70000"}, "MASTER_PORT: got 70000, wanted a whole number from 1 to 65535"),
+    ],
+)
+def test_half_of_torchruns_variables_is_said_and_nothing_is_started(changes, says, capsys, monkeypatch):
+    with pytest.raises(ValueError) as refused:
+        run.joined({**TORCHRUN, **changes})
+    assert says in str(refused.value)
+    monkeypatch.setattr(run, "run", lambda *given: pytest.fail("ranks were started"))
+    for name, value in {**TORCHRUN, **changes}.items():
+        monkeypatch.setenv(name, value)
+    assert allreduce.main(["--device", "cpu", "--json"]) == 2
+    assert says in json.loads(capsys.readouterr().out)["cannot"]
+
+
+@pytest.mark.parametrize("port", ["70000", "65536", "-1"])
+def test_a_port_that_cannot_be_is_refused_before_ranks_start(port, capsys, monkeypatch):
+    monkeypatch.setattr(run, "run", lambda *given: pytest.fail("ranks were started"))
+    assert allreduce.main(["--device", "cpu", "--world", "2", "--port", port]) == 2
+    assert f"allreduce: --port: got {port}, wanted a whole number from 0 to 65535" in capsys.readouterr().err
+
+
+def test_a_port_beside_torchrun_is_refused(capsys, monkeypatch):
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert allreduce.main(["--device", "cpu", "--port", "29501"]) == 2
+    assert "--port: got 29501; torchrun's ranks meet at MASTER_PORT" in capsys.readouterr().err

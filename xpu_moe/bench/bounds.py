@@ -11,6 +11,7 @@ from pathlib import Path
 ROUNDS = 10_000
 TOKENS = 1 << 17  # M: the longest steps of serving
 SEED = (1 << 63) - 1  # suites add to it; torch takes up to 2**64 - 1
+PORT = 65535
 LIMIT_S = 7 * 86400.0
 
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xpu_moe import streams
+from xpu_moe import needs, streams
 from xpu_moe.bench import bounds
 from xpu_moe.env import read
 from xpu_moe.probe._allreduce import faults, plot, remember, report, run
@@ -75,6 +75,9 @@ def _plan(arguments: argparse.Namespace, stop: Stop) -> tuple[Plan, run.Joined |
     for name, seconds in (("--timeout", arguments.timeout), ("--start-timeout", arguments.start_timeout)):
         if not 0 < seconds < math.inf:
             raise ValueError(f"{name}: got {seconds:g}, wanted more than 0 seconds, and an end")
+    bounds.whole("--port", arguments.port, 0, bounds.PORT)
+    if arguments.port and joined:
+        raise ValueError(f"--port: got {arguments.port}; torchrun's ranks meet at MASTER_PORT, wanted no --port")
     if arguments.plot:
         plot.check(Path(arguments.plot))
     if arguments.backend == "oneccl" and joined:
@@ -89,6 +92,8 @@ def _plan(arguments: argparse.Namespace, stop: Stop) -> tuple[Plan, run.Joined |
     if kind == "cpu" and joined is None:
         run.check_memory(world, max((step.bytes for step in chosen), default=0))
     address = "env://" if joined else f"tcp://127.0.0.1:{arguments.port}" if arguments.port else ""
+    if backend != "oneccl" and (lacking := needs.missing("torch")):
+        raise run.CannotStart(lacking)
     graphs = not arguments.no_graph and kind != "cpu"
     plan = Plan(
         backend, kind, world, chosen, arguments.timeout, address, graphs, arguments.inject, arguments.start_timeout
@@ -110,7 +115,7 @@ def _parser() -> streams.Parser:
     add("--no-graph", action="store_true", help="leave graph capture out")
     add("--timeout", type=float, default=30.0, help="seconds without a sign of any rank that count as a hang")
     add("--start-timeout", type=float, default=60.0, help="the same while the ranks load their libraries")
-    add("--port", type=int, default=0, help="meet on this port of the loopback instead of in a file")
+    add("--port", type=int, default=0, help="meet on this port of the loopback (0: in a file)")
     add(
         "--inject",
         default="",

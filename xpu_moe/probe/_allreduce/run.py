@@ -29,6 +29,7 @@ _BACKENDS = {"xpu": "xccl", "cuda": "nccl", "cpu": "gloo"}
 _LEFT_OUT = {"TORCH_XCCL_NAN_CHECK": "synchronises and cannot be captured", "VLLM_LOGGING_LEVEL": "no vLLM here"}
 
 
+_TORCHRUN = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _FIXED = {"xccl": "xpu", "ccl": "xpu", "nccl": "cuda", "gloo": "cpu"}
 
 
@@ -46,13 +47,27 @@ class Joined:
 
 
 def joined(environ: Mapping[str, str]) -> Joined | None:
-    """torchrun's rank for this process; None where torchrun did not start it."""
-    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    if not all(name in environ for name in names):
+    """torchrun's rank for this process; None where torchrun did not start it. Raises ValueError for half of what it
+    sets, and for values that no rank has.
+
+    MASTER_ADDR and MASTER_PORT without a rank are a host's settings and mean nothing here. A rank without them means a
+    job that others wait in: ranks of our own beside it would measure something else.
+    """
+    if not (environ.get("RANK") or environ.get("WORLD_SIZE")):
         return None
-    rank, world = read.integer("RANK", environ), read.integer("WORLD_SIZE", environ)
-    assert rank is not None and world is not None
-    return Joined(rank, read.integer("LOCAL_RANK", environ) or 0, world)
+    missing = [name for name in _TORCHRUN if not environ.get(name)]
+    if missing:
+        there = [f"{name}={environ[name]}" for name in _TORCHRUN if environ.get(name)]
+        raise ValueError(
+            f"{', '.join(missing)}: not set, beside {', '.join(there)}; wanted all of {', '.join(_TORCHRUN)}, as "
+            "torchrun sets them, or to start ranks here: unset RANK WORLD_SIZE"
+        )
+    rank, world, port = (read.integer(name, environ) or 0 for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    local = read.integer("LOCAL_RANK", environ) or 0
+    if not 0 <= rank < world or local < 0:
+        raise ValueError(f"RANK={rank}, LOCAL_RANK={local}: wanted ranks from 0 to below WORLD_SIZE={world}")
+    bounds.whole("MASTER_PORT", port, 1, bounds.PORT)
+    return Joined(rank, local, world)
 
 
 def chosen(backend: str, device: str | None, world: int | None, stop: Stop) -> tuple[str, str, int]:
