@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from xpu_moe import needs, streams
 from xpu_moe.bench import answer, bounds
 
 HELP = "all-reduce, QK norm and residual norm across ranks: graph and eager us, rivals, exactness"
@@ -35,8 +36,8 @@ _ITEM = {"bfloat16": 2, "float16": 2, "float32": 4}  # bytes a value
 _MOST_BYTES, _MOST_REPLAYS, _MOST_CPU_RANKS = 1 << 34, 10**9, 64
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m xpu_moe.bench collectives", description=HELP)
+def _parser() -> streams.Parser:
+    parser = streams.Parser(prog="python -m xpu_moe.bench collectives", description=HELP)
     parser.add_argument("--world", type=int, help="ranks (default: all accelerators; 2 on a CPU)")
     parser.add_argument("--device", choices=("cuda", "xpu", "cpu"), help="default: the first accelerator, else the CPU")
     parser.add_argument("--sizes", help="bytes, comma separated")
@@ -52,11 +53,13 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0: all right; 1: a wrong result or a failed rank; 2: bad arguments; 3: the time limit passed; 74, 141:
-    `answer.emit`."""
+    """0: all right; 1: a wrong result or a failed rank; 2: bad arguments, too few devices, or no torch; 3: the time
+    limit passed; 74, 141: `answer.emit`."""
     from xpu_moe import device
 
     arguments = _parser().parse_args(argv)
+    if lacking := needs.missing("torch"):
+        return answer.refuse("bench", lacking, arguments.json)
     kind = arguments.device or device.current().kind
     try:
         job = _job(arguments, kind)
@@ -180,10 +183,10 @@ def run_ranks(job: dict[str, Any], timeout_s: float) -> tuple[list[dict], dict[s
             timer.cancel()
             _end(ranks)
     if late.is_set():
-        print(f"bench: the ranks did not end within {timeout_s:g} s and were stopped", file=sys.stderr)
+        streams.warn(f"bench: the ranks did not end within {timeout_s:g} s and were stopped")
         return rows, about, 3
     if any(codes):
-        print(f"bench: ranks ended with {codes}", file=sys.stderr)
+        streams.warn(f"bench: ranks ended with {codes}")
     return rows, about, 1 if any(codes) else 0
 
 

@@ -8,15 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from xpu_moe import needs, streams
 from xpu_moe.bench import answer, bounds
 
 HELP = "kernels of this machine's device: us, bytes, TB/s, x floor, x rival, error, backend"
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> streams.Parser:
     from xpu_moe.bench import suite
 
-    parser = argparse.ArgumentParser(prog="python -m xpu_moe.bench kernels", description=HELP)
+    parser = streams.Parser(prog="python -m xpu_moe.bench kernels", description=HELP)
     parser.add_argument("--suite", action="append", choices=suite.names(), help="repeat for several; default: all")
     parser.add_argument("--device", choices=("cuda", "xpu", "cpu"), help="default: the first accelerator, else the CPU")
     parser.add_argument("--tokens", help="values of M, comma separated, in place of each suite's own")
@@ -29,12 +30,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str]) -> int:
-    """0: all rows measured; 1: a suite failed (the others are printed); 2: bad arguments; 74, 141: `answer.emit`."""
+    """0: all rows measured; 1: a suite failed (the others are printed); 2: bad arguments, no such device, or no torch;
+    74, 141: `answer.emit`."""
+    arguments = _parser().parse_args(argv)
+    if lacking := needs.missing("torch"):
+        return answer.refuse("bench", lacking, arguments.json)
     from xpu_moe import device
     from xpu_moe.bench import report, suite
     from xpu_moe.bench.ceilings import ceiling
 
-    arguments = _parser().parse_args(argv)
     kind = arguments.device or device.current().kind
     if not device.devices(kind):
         unseen = "; ".join(device.inventory().unseen)

@@ -13,6 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
+from xpu_moe import needs, streams
 from xpu_moe.bench import answer, bounds
 from xpu_moe.probe.moe_shape import TOLERANCE, Shape
 
@@ -25,9 +26,9 @@ _SIZES = "--tokens, --hidden-size, --intermediate-size, --num-experts"
 _SOURCES = {"emulate": "xpu_moe.esimd.runtime.emulate_probe", "opencl": "xpu_moe.esimd.runtime.opencl_probe"}
 
 
-def parser() -> argparse.ArgumentParser:
+def parser() -> streams.Parser:
     """The command's flags; the defaults are MiniMax-M2 at tensor parallelism 4, one token."""
-    made = argparse.ArgumentParser(prog="python -m xpu_moe.probe moe", description=HELP)
+    made = streams.Parser(prog="python -m xpu_moe.probe moe", description=HELP)
     made.add_argument("--device", choices=("xpu", "cuda", "cpu"), help="device kind (default: the first that is found)")
     made.add_argument("-m", "--tokens", type=int, default=1, help="M, tokens of the step")
     made.add_argument("--hidden-size", type=int, default=3072, help="H")
@@ -54,6 +55,8 @@ def main(argv: Sequence[str]) -> int:
     """0: right; 1: wrong numbers; 2: it could not be run (the reason is on stderr and in the JSON); 74, 141:
     `answer.emit`."""
     arguments = parser().parse_args(argv)
+    if lacking := needs.missing("torch"):
+        return answer.refuse(_NAME, lacking, arguments.json, CANNOT)
     try:
         report = _report(arguments)
     except Exception as error:
