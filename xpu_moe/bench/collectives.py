@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from xpu_moe import needs, streams
-from xpu_moe.bench import answer, bounds
+from xpu_moe.bench import bounds
 
 HELP = "all-reduce, QK norm and residual norm across ranks: graph and eager us, rivals, exactness"
 
@@ -54,17 +54,17 @@ def _parser() -> streams.Parser:
 
 def main(argv: Sequence[str]) -> int:
     """0: all right; 1: a wrong result or a failed rank; 2: bad arguments, too few devices, or no torch; 3: the time
-    limit passed; 74, 141: `answer.emit`."""
+    limit passed; 74, 141: `streams.emit`."""
     from xpu_moe import device
 
     arguments = _parser().parse_args(argv)
     if lacking := needs.missing("torch"):
-        return answer.refuse("bench", lacking, arguments.json)
+        return streams.refuse("bench", lacking, arguments.json)
     kind = arguments.device or device.current().kind
     try:
         job = _job(arguments, kind)
     except ValueError as error:
-        return answer.refuse("bench", str(error), arguments.json)
+        return streams.refuse("bench", str(error), arguments.json)
     rows, about, code = run_ranks(job, arguments.timeout)
     about = {**about, "command": " ".join(["python -m xpu_moe.bench collectives", *argv])}
     if code:  # what was measured before is shown all the same
@@ -213,7 +213,7 @@ def _read(ranks: list[subprocess.Popen]) -> tuple[list[dict], dict[str, Any]]:
         if "row" in found:
             rows.append(found["row"])
             row = found["row"]
-            answer.warn(f"bench: {row['name']} {row['shape']} {row['timing']['us']:.2f} us")
+            streams.warn(f"bench: {row['name']} {row['shape']} {row['timing']['us']:.2f} us")
         else:
             about.update(found)
     return rows, about

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from xpu_moe import needs, streams
-from xpu_moe.bench import answer, bounds
+from xpu_moe.bench import bounds
 
 HELP = "kernels of this machine's device: us, bytes, TB/s, x floor, x rival, error, backend"
 
@@ -31,10 +31,10 @@ def _parser() -> streams.Parser:
 
 def main(argv: Sequence[str]) -> int:
     """0: all rows measured; 1: a suite failed (the others are printed); 2: bad arguments, no such device, or no torch;
-    74, 141: `answer.emit`."""
+    74, 141: `streams.emit`."""
     arguments = _parser().parse_args(argv)
     if lacking := needs.missing("torch"):
-        return answer.refuse("bench", lacking, arguments.json)
+        return streams.refuse("bench", lacking, arguments.json)
     from xpu_moe import device
     from xpu_moe.bench import report, suite
     from xpu_moe.bench.ceilings import ceiling
@@ -42,11 +42,11 @@ def main(argv: Sequence[str]) -> int:
     kind = arguments.device or device.current().kind
     if not device.devices(kind):
         unseen = "; ".join(device.inventory().unseen)
-        return answer.refuse("bench", f"--device {kind}: none here ({unseen})", arguments.json)
+        return streams.refuse("bench", f"--device {kind}: none here ({unseen})", arguments.json)
     try:
         tokens = _checked(arguments)
     except ValueError as error:
-        return answer.refuse("bench", str(error), arguments.json)
+        return streams.refuse("bench", str(error), arguments.json)
     setting = suite.Setting(kind, ceiling(kind), arguments.quick, arguments.rounds, arguments.seed, tokens)
     rows: list[report.Row] = []
     failed: dict[str, str] = {}
@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
                 rows.append(row)
                 setting.say(f"{name}: {'  '.join(report.cells(row))}")
         except Exception as error:
-            answer.warn(traceback.format_exc())
+            streams.warn(traceback.format_exc())
             failed[name] = f"{type(error).__name__}: {error}"
     lost = _print(rows, failed, _about(setting, argv), arguments)
     return lost or (1 if failed else 0)

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import xpu_moe.bench.suites as _suites
-from xpu_moe.bench import answer
+from xpu_moe import streams
 
 if TYPE_CHECKING:  # it imports torch, which the names of the suites do not need
     from xpu_moe.bench.ceilings import Ceiling
@@ -46,7 +46,7 @@ class Setting:
 
     def say(self, text: str) -> None:
         """Progress, on stderr."""
-        answer.warn(f"bench: {text}")
+        streams.warn(f"bench: {text}")
 
 
 def names() -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from xpu_moe import needs, streams
-from xpu_moe.bench import answer, bounds
+from xpu_moe.bench import bounds
 from xpu_moe.probe.moe_shape import TOLERANCE, Shape
 
 HELP = "INT4 MoE layer of this device: numbers against float64, us, GB/s, share of the memory's bandwidth"
@@ -53,17 +53,17 @@ def parser() -> streams.Parser:
 
 def main(argv: Sequence[str]) -> int:
     """0: right; 1: wrong numbers; 2: it could not be run (the reason is on stderr and in the JSON); 74, 141:
-    `answer.emit`."""
+    `streams.emit`."""
     arguments = parser().parse_args(argv)
     if lacking := needs.missing("torch"):
-        return answer.refuse(_NAME, lacking, arguments.json, CANNOT)
+        return streams.refuse(_NAME, lacking, arguments.json, CANNOT)
     try:
         report = _report(arguments)
     except Exception as error:
         if not _expected(error):
             raise
-        return answer.refuse(_NAME, _reason(error), arguments.json, CANNOT)
-    lost = answer.emit(_NAME, json.dumps(report) if arguments.json else _text(report))
+        return streams.refuse(_NAME, _reason(error), arguments.json, CANNOT)
+    lost = streams.emit(_NAME, json.dumps(report) if arguments.json else _text(report))
     return lost or (OK if report["ok"] else WRONG)
 
 

@@ -8,7 +8,7 @@ These are copies; loads and stores of kernels are what `python -m xpu_moe.probe 
 
 Exit codes: 0 every pair is reachable and intact (or one card: nothing to prove); 1 a pair is not reachable; 2 a bad
 argument, no card, or no numpy; 3 a hang; 4 the process died; 5 wrong data; 74 and 141 the answer could not be written
-(see `answer.emit`); 130 and 143 interrupted.
+(see `streams.emit`); 130 and 143 interrupted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from xpu_moe import cache, needs, streams, verdict
-from xpu_moe.bench import answer, bounds
+from xpu_moe.bench import bounds
 from xpu_moe.env import read
 from xpu_moe.env.cards import indices
 from xpu_moe.probe._p2p import faults
@@ -44,16 +44,16 @@ def main(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
     wrong = _wrong(arguments) or needs.missing("numpy")
     if wrong:
-        return answer.refuse("p2p", wrong, arguments.json)
+        return streams.refuse("p2p", wrong, arguments.json)
     sweep()
     with Stop() as stop:
         try:
             kind = "rehearsal" if arguments.rehearse is not None else arguments.device or next(iter(devices(stop)))
         except Impatient as error:
             code = stop.exit_code if stop.signal else 3
-            return answer.refuse("p2p", f"{error}: name --device", arguments.json, code)
+            return streams.refuse("p2p", f"{error}: name --device", arguments.json, code)
         if kind not in ("xpu", "cuda", "rehearsal"):
-            return answer.refuse("p2p", "no accelerator here (see `python -m xpu_moe.doctor`)", arguments.json)
+            return streams.refuse("p2p", "no accelerator here (see `python -m xpu_moe.doctor`)", arguments.json)
         seen: dict[str, Any] = {"cards": [], "pairs": []}
         outcome = _watched(arguments, kind, stop, seen)
         if outcome.kind == "interrupted":
@@ -61,7 +61,7 @@ def main(argv: Sequence[str]) -> int:
     result = _result(kind, outcome, seen)
     if len(seen["cards"]) > 1 and kind != "rehearsal" and not arguments.no_save:
         result["kept"] = _keep(kind, result)
-    lost = answer.emit("p2p", json.dumps(result) if arguments.json else _text(result))
+    lost = streams.emit("p2p", json.dumps(result) if arguments.json else _text(result))
     return lost or _EXIT[result["verdict"]]
 
 
