@@ -53,8 +53,9 @@ def stale_twin(out: Path, shape: Shape, config_only: bool = False) -> Path | Non
     if twin in folders_of(out, shape, config_only) or twin.is_symlink():
         return None
     marker, values = _read(twin / MARKER), _read(twin / "config.json")
-    written = marker is not None and values is not None and not marker.get("config_only")
-    return twin if written and marker.get("quant") != "none" and "quantization_config" not in values else None
+    if marker is None or values is None or marker.get("config_only"):
+        return None
+    return twin if marker.get("quant") != "none" and "quantization_config" not in values else None
 
 
 def write(out: Path, shape: Shape, *, config_only: bool = False) -> list[Path]:
