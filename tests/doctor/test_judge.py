@@ -153,3 +153,12 @@ def test_what_does_not_fit_is_answered_with_what_the_machine_has():
     three = changed(B70, free)
     three["gpus"] = three["gpus"][:3]
     assert "lspci" in fix_of(three, "selection.too-few") and fix_of(three, "selection.too-few").endswith("here: 1, 2")
+
+
+@pytest.mark.parametrize("name", [
+    "model.layers.0.self_attn.q_proj.qweight", "a\x1b[31mb", "model.hf_abcdefghij0123.x", "x" * 500, "a b\nc",
+    "w[bold]", "ghp_abcdefghij0123", "eyJhbGciOiJ.eyJzdWIi",
+])  # fmt: skip
+def test_names_of_tensors_are_cleaned_whether_or_not_they_take_the_short_way(name):
+    model = Facts.of({"model": {"tensor_names": [name]}}).model
+    assert model is not None and model.tensor_names == {clean(name, 200)}
