@@ -26,7 +26,6 @@ from typing import Any, NoReturn, TextIO
 
 CLOSED, LOST = 128 + signal.SIGPIPE, os.EX_IOERR  # 141, 74
 BAD_ARGUMENT = 2
-EXIT_CODES = f"{LOST} the answer could not be written, {CLOSED} its reader has gone"  # for the tools' --help and pages
 
 
 class Parser(argparse.ArgumentParser):
