@@ -55,18 +55,25 @@ DEVICE void warp_arrive(u32 barrier, int lane) {
     if (STRICT || lane == 0) barrier_arrive(barrier);
 }
 
-// A role's place in the ring: it goes round it in step with the others, in the order in which stages are filled.
-struct Ring {
+// A role's place in a ring of COUNT buffers of BYTES each: it goes round in step with the others, in the order in which buffers
+// are filled.
+template <int COUNT, u32 BYTES>
+struct Place {
     u32 base, full, empty;
-    int stage = 0;
+    int at = 0;
     u32 phase = 0;
-    DEVICE_MEMBER u32 memory() const { return base + stage * STAGE_BYTES; }
-    DEVICE_MEMBER u32 full_barrier() const { return full + stage * 8; }
-    DEVICE_MEMBER u32 empty_barrier() const { return empty + stage * 8; }
+    DEVICE_MEMBER u32 memory() const { return base + at * BYTES; }
+    DEVICE_MEMBER u32 full_barrier() const { return full + at * 8; }
+    DEVICE_MEMBER u32 empty_barrier() const { return empty + at * 8; }
     DEVICE_MEMBER void next() {
-        if (++stage == STAGES) stage = 0, phase ^= 1;
+        if (++at == COUNT) at = 0, phase ^= 1;
     }
 };
+typedef Place<STAGES, STAGE_BYTES> Ring;                 // of stages
+typedef Place<HIDDEN_BUFFERS, HIDDEN_BYTES> HiddenRing;  // of h of a stage of W2
+DEVICE HiddenRing hidden_ring(Shared& s) {
+    return {shared_address(&s.hidden[0][0]), shared_address(&s.hidden_full[0]), shared_address(&s.hidden_empty[0])};
+}
 
 // This block's share: `units` units of the listed experts', and 8-row blocks of W2 of all of them, which are `stages` stages
 // of the ring.

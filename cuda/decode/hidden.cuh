@@ -7,23 +7,6 @@
 #pragma once
 #include "block.cuh"
 
-// A place in the buffers, as Ring is one in the ring.
-struct HiddenRing {
-    u32 base, full, empty;
-    int buffer = 0;
-    u32 phase = 0;
-    DEVICE_MEMBER explicit HiddenRing(Shared& s)
-        : base(shared_address(&s.hidden[0][0])),
-          full(shared_address(&s.hidden_full[0])),
-          empty(shared_address(&s.hidden_empty[0])) {}
-    DEVICE_MEMBER u32 memory() const { return base + buffer * HIDDEN_BYTES; }
-    DEVICE_MEMBER u32 full_barrier() const { return full + buffer * 8; }
-    DEVICE_MEMBER u32 empty_barrier() const { return empty + buffer * 8; }
-    DEVICE_MEMBER void next() {
-        if (++buffer == HIDDEN_BUFFERS) buffer = 0, phase ^= 1;
-    }
-};
-
 constexpr int GATHER_THREADS = GATHERERS ? GATHERERS * 32 : 1;
 constexpr int ROW_VALUES = I / 8;  // 16-byte values of a row
 // Values of a thread in a stage.
@@ -81,7 +64,7 @@ constexpr int PAUSE = 200;
 DEVICE void gather_hidden(Shared& s, const Work& work, const u16* h, int thread) {
     if (work.stages == 0) return;
     const int lane = thread & 31;
-    HiddenRing ring(s);
+    HiddenRing ring = hidden_ring(s);
     Fetch fetch[LOADS];
 #pragma unroll
     for (int n = 0; n < LOADS; ++n) fetch[n].begin(s.routes, h, thread + n * GATHER_THREADS);

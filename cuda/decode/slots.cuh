@@ -18,7 +18,7 @@ DEVICE void consume_slots_of_tokens(Shared& s, const Arguments& p, const Work& w
     const Routes& routes = s.routes;
     const int team = warp / STAGE_WARPS, slot = warp % STAGE_WARPS / I_BLOCKS, block = warp % I_BLOCKS;
     const int g = lane >> 2, t = lane & 3, distinct = team < TEAMS ? routes.distinct : 0;
-    HiddenRing h(s);
+    HiddenRing h = hidden_ring(s);
     float sums[ROW_BLOCKS][HALVES] = {};
     float block_scale[ROW_BLOCKS], next_scale[ROW_BLOCKS];
     if (!SCALES_IN_RING && team * STAGE_EXPERTS + slot < distinct)

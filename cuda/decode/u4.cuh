@@ -51,6 +51,7 @@ constexpr float TINY = 1e-30f;
 // The last bit of the float 3 * 2^22 counts ones: COUNT_BITS + n are the bits of COUNT_ZERO + n.
 constexpr int COUNT_BITS = 0x4B400000;
 constexpr float COUNT_ZERO = 12582912.f;
+constexpr u32 LOWER = 0x0F0F0F0Fu;  // the lower nibbles of a word
 DEVICE float counted(int c) { return __int_as_float(c) - COUNT_ZERO; }
 
 DEVICE float widen(u32 pair, int half) {
@@ -146,7 +147,6 @@ DEVICE void prefetch_columns(const Arguments& p, int token, int warp, int o) {
 
 // This warp's share of one unit: acc[0..HALVES) rows g (gate), then rows g + 8 (up), for the tokens of this lane's columns.
 DEVICE void unit_product(float (&acc)[SUMS], u32 stage, const Columns& f, int warp, int lane) {
-    constexpr u32 LOWER = 0x0F0F0F0Fu;
     const int g = lane >> 2;
 #pragma unroll
     for (int o = 0; o < OWN; ++o) {

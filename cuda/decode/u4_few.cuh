@@ -51,7 +51,6 @@ struct FewSlot {
     float scale[ROW_BLOCKS][GROUPS];
 };
 DEVICE void load_few_slot(FewSlot& f, u32 stage, int slot, int block, int lane) {
-    constexpr u32 LOWER = 0x0F0F0F0Fu;
     const u32 weights = stage + slot * (ROW_BLOCKS * ROW_BLOCK_BYTES) + block * 512 + lane * 16;
     const u32 scales = stage + STAGE_EXPERTS * ROW_BLOCKS * ROW_BLOCK_BYTES + slot * (ROW_BLOCKS * ROW_BLOCK_SCALES) +
                        (block * GROUPS * 8 + (lane >> 2)) * SCALE_BYTES;
