@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -57,6 +57,12 @@ def graph(calls: Sequence[Call], *, rounds: int = 20, repeats: int | None = None
     the start of a call overlaps the end of the one before, so such a figure is a rate.
     """
     repeats = repeats or max(1, 200 // len(calls))
+    count = repeats * len(calls)
+    return Timing.of(list(replays(calls, rounds, repeats)), count, "cuda graph")
+
+
+def replays(calls: Sequence[Call], rounds: int, repeats: int = 1, burst: int = 1) -> Iterator[float]:
+    """Us a call, of each of `rounds` bursts of `burst` replays of one warm CUDA graph; idle between two bursts."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())  # the inputs, and calls that share a kernel's state with these
     with torch.cuda.stream(stream):
@@ -68,17 +74,15 @@ def graph(calls: Sequence[Call], *, rounds: int = 20, repeats: int | None = None
             for _ in range(repeats):
                 for call in calls:
                     call()
-        count = repeats * len(calls)
         _warm(captured.replay, stream.synchronize)
-        samples = []
         for _ in range(rounds):
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record(stream)
-            captured.replay()
+            for _ in range(burst):
+                captured.replay()
             end.record(stream)
             end.synchronize()
-            samples.append(start.elapsed_time(end) * 1e3 / count)
-    return Timing.of(samples, count, "cuda graph")
+            yield start.elapsed_time(end) * 1e3 / (burst * repeats * len(calls))
 
 
 def _warm(batch: Call, wait: Call) -> None:

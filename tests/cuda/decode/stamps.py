@@ -13,7 +13,6 @@ import argparse
 import json
 import math
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
@@ -159,30 +158,10 @@ def read(states: Sequence[torch.Tensor], chosen: Plan) -> torch.Tensor:
 
 def replayed(calls: Sequence[Callable], look: Callable[[], torch.Tensor], count: int) -> tuple[timing.Timing, list]:
     """Replay a graph of the calls: the time of a call, and what `look` gives after each of `count` bursts."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())  # the inputs, and the states' zeros
     samples, found = [], []
-    with torch.cuda.stream(stream):
-        for call in calls:
-            call()
-        stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            for call in calls:
-                call()
-        until = time.perf_counter() + timing.WARM_S
-        while time.perf_counter() < until:
-            graph.replay()
-            stream.synchronize()
-        for _ in range(count):
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record(stream)
-            for _ in range(BURST):
-                graph.replay()
-            end.record(stream)
-            end.synchronize()
-            samples.append(start.elapsed_time(end) * 1e3 / (BURST * len(calls)))
-            found.append(look())
+    for us in timing.replays(calls, count, burst=BURST):
+        samples.append(us)
+        found.append(look())
     return timing.Timing.of(samples, BURST * len(calls), "cuda graph"), found
 
 
