@@ -9,7 +9,7 @@ from typing import Any
 from xpu_moe.doctor.rules.base import Context, Row, Rule
 from xpu_moe.doctor.rules.moderation import moderated
 from xpu_moe.doctor.text import quoted, shown
-from xpu_moe.env import read, versions
+from xpu_moe.env import versions
 from xpu_moe.env.parse import Reading, interpret, reader_of
 from xpu_moe.env.pattern import holds, matches
 from xpu_moe.env.registry import find, registry
@@ -209,13 +209,11 @@ def _own(context: Context) -> list[Hit]:
         row = find(name)
         if row is None or not name.startswith(_PREFIX):
             continue
-        reader = {"int": read.integer, "bool": read.flag}.get(row.kind, read.text)
-        try:
-            found = reader(name, {name: value})
-        except read.BadValue as error:
-            hits.append(_hit(row, name, value, shown(error, 200), fix=f"unset {quoted(name)}, or write such a value"))
-            continue
-        if row.kind == "int" and found is not None and int(found) < 1:
+        reading = interpret(name, value)
+        if reading.taken is None:
+            says = shown(f"{name}={value!r}: {reading.says}", 200)
+            hits.append(_hit(row, name, value, says, fix=f"unset {quoted(name)}, or write such a value"))
+        elif row.kind == "int" and reading.taken and int(reading.taken) < 1:
             hits.append(_hit(row, name, value, "wanted 1 or more", fix=f"unset {quoted(name)}"))
     return hits
 
