@@ -160,7 +160,8 @@ def _supervised(
         plan.write(plan_file)
         numbers = [(mine.rank, mine.local_rank)] if mine else [(rank, rank) for rank in range(plan.world)]
         launches = [_launch(plan_file, rank, local, environ) for rank, local in numbers]
-    return Supervisor(footprint, folder, stop, plan.timeout_s, plan.start_timeout_s, on_event).run(launches)
+    others = len(launches) < plan.world
+    return Supervisor(footprint, folder, stop, plan.timeout_s, plan.start_timeout_s, on_event, others).run(launches)
 
 
 def _named(
@@ -242,7 +243,8 @@ def _judge(result: report.Result, plan: Plan, outcome: Outcome, environ: Mapping
         result.says = "the sum came out wrong: the library, the driver or the link corrupts data; believe no result"
     if outcome.kind == "hang":
         _hung(result, plan, outcome, logs, environ)
-    if outcome.kind == "dead":
+    ended = any(rank.ended and not rank.done for rank in outcome.ranks)
+    if outcome.kind == "dead" or (outcome.kind == "interrupted" and ended):
         _died(result, plan, outcome, logs, environ)
 
 

@@ -79,14 +79,16 @@ class Launch:
 
 
 class Supervisor:
-    """One run."""
+    """One run. `others`: ranks that other parents watch take part in it, so a death here may be the echo of one there,
+    whose parent is to speak first."""
 
     def __init__(
         self, footprint: Footprint, folder: Path, stop: Stop, timeout_s: float, start_timeout_s: float,
-        on_event: Callable[[int, dict[str, Any]], None],
+        on_event: Callable[[int, dict[str, Any]], None], others: bool = False,
     ) -> None:  # fmt: skip
         self._footprint, self._folder, self._stop, self._on_event = footprint, folder, stop, on_event
         self._timeout_s, self._start_timeout_s = timeout_s, max(timeout_s, start_timeout_s)
+        self._others = others
         self._ranks: list[Rank] = []
         self._hello: dict[int, dict[str, Any]] = {}
         self._selector = selectors.DefaultSelector()
@@ -130,12 +132,12 @@ class Supervisor:
         while True:
             self._read(_TICK_S)
             now = time.monotonic()
+            for rank in self._ranks:  # before the signal: it may be torchrun's answer to the death
+                self._notice_end(rank)
             if self._stop.signal:
                 return self._outcome("interrupted", f"signal {self._stop.signal}")
             if now - self._looked_at > _LOOK_S:
                 self._look()
-            for rank in self._ranks:
-                self._notice_end(rank)
             mismatch = self._mismatch()
             if mismatch:
                 return self._outcome("dead", mismatch)
@@ -145,7 +147,8 @@ class Supervisor:
                 death = death or now
                 culprit = any(rank.ended and not rank.done and rank.blame < 2 for rank in self._ranks)
                 grace = _GRACE_S if culprit else _LONG_GRACE_S
-                if now - death > grace or all(rank.ended for rank in self._ranks):
+                nobody_left = all(rank.ended for rank in self._ranks) and (culprit or not self._others)
+                if now - death > grace or nobody_left:
                     return self._outcome("dead")
             elif now - self._progress_at > self._limit():
                 self._diagnose()
