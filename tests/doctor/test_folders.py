@@ -172,6 +172,33 @@ def test_a_checkpoint_that_is_not_all_there_is_an_error(folder, make, about, wor
     assert [f.about for f in found] == [about] and words in found[0].why
 
 
+def with_a_header(name, cut):
+    def make(folder):
+        no_weights(folder)
+        header = json.dumps({name: {"dtype": "F32", "shape": [8], "data_offsets": [0, 32]}}).encode()
+        (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(32 - cut))
+
+    return make
+
+
+@pytest.mark.parametrize(("make", "why", "fix"), [
+    (with_a_header("a; b: c", 5), "model.safetensors: truncated, tensor 'a; b: c' ends 5 bytes after the file.",
+     "download model.safetensors again"),
+    (with_a_header("a", 5), "model.safetensors: truncated, tensor 'a' ends 5 bytes after the file.",
+     "download model.safetensors again"),
+    (empty_map, "model.safetensors.index.json: weight_map names no tensor.",
+     "download model.safetensors.index.json again"),
+    (no_config, "config.json: No such file or directory.", "give the folder of a checkpoint"),
+    (pipe, "config.json: not a regular file.", "give the folder of a checkpoint"),
+    (lambda folder: rewrite(folder / "config.json", "[]"), "config.json: got list, wanted a JSON object.",
+     "download config.json again"),
+])  # fmt: skip
+def test_what_is_wrong_and_what_to_do_are_told_apart(folder, make, why, fix):
+    make(folder)
+    (found,) = [f for f in errors(folder) if f.about == "model.index_error"]
+    assert (found.why, found.fix) == (why, fix)
+
+
 CHANGES = [{"sym": False}, {"bits": 8}, {"group_size": -1}, {"group_size": 256}, {"desc_act": True}, {"bits": None},
            {"packing_format": "auto_round:auto_awq"}, {"data_type": "mx_fp"}, {"group_size": 64}, {}]  # fmt: skip
 

@@ -52,9 +52,9 @@ cudagraph_capture_sizes, enable_expert_parallel, tool_call_parser, reasoning_par
 
 Everything is optional. Further optional facts: `gpus[].driver`, `gpus[].gemm_exact` (of `--deep`), `python.parsers`
 (read in the installed vLLM), `os.compute_runtime`, `os.compiler`, `os.dri_access`, `paths_missing`, `probe.p2p`,
-`model.shards_missing`, `model.index_error`, `model.files` (files of weights in a folder that was looked at: then
-`tensor_names` are all of them), `plan.enable_chunked_prefill`, `plan.enable_prefix_caching`, `plan.profiler`,
-`plan.enforce_eager`, `plan.quantization`.
+`model.shards_missing`, `model.index_error`, `model.index_advice` (what to do about it), `model.files` (files of
+weights in a folder that was looked at: then `tensor_names` are all of them), `plan.enable_chunked_prefill`,
+`plan.enable_prefix_caching`, `plan.profiler`, `plan.enforce_eager`, `plan.quantization`.
 
 ## Sources
 

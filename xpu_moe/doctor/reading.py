@@ -214,6 +214,7 @@ def model(raw: Any) -> Model | None:
         if isinstance(missing, list)
         else (),
         index_error=text(raw.get("index_error")),
+        index_advice=text(raw.get("index_advice")),
         weights_bytes=_whole(raw.get("weights_bytes"), 1),
         files=tuple(clean(n, 120) for n in files[:10_000] if isinstance(n, str)) if isinstance(files, list) else None,
     )

@@ -110,6 +110,7 @@ class Model:
     tensor_names: frozenset[str] | None = None
     shards_missing: tuple[str, ...] = ()
     index_error: str | None = None
+    index_advice: str | None = None
     weights_bytes: int | None = None
     files: tuple[str, ...] | None = None  # of weights, in a folder that was looked at; tensor_names are then all
 

@@ -16,6 +16,7 @@ from typing import Any
 
 _MOST_JSON = 256 << 20
 _HEADER = 8
+_AGAIN, _FOLDER = "download it again", "give the folder of a checkpoint"
 _NUMBERED = re.compile(r"(.*-)(\d{1,6})(-of-(\d{1,6})\.safetensors)")
 _ELEMENT_BITS = {
     "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16, "U16": 16,
@@ -23,8 +24,36 @@ _ELEMENT_BITS = {
 }  # fmt: skip
 
 
+@dataclass(frozen=True)
+class Problem:
+    """A file that cannot be read: its name, what is wrong with it, and what to do ("" where only a new copy can help).
+
+    As text it is the sentence that the tools print."""
+
+    file: str
+    wrong: str
+    advice: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.says}; {self.advice}" if self.advice else self.says
+
+    @property
+    def says(self) -> str:
+        """What is wrong, and with which file."""
+        return f"{self.file}: {self.wrong}"
+
+    @property
+    def remedy(self) -> str:
+        """What to do, for a place where the file was not just named."""
+        return f"download {self.file} again" if self.advice in ("", _AGAIN) else self.advice
+
+
 class BadCheckpoint(ValueError):
-    """The folder is no checkpoint that can be read; the message names the file and what is wrong."""
+    """The folder is no checkpoint that can be read; `problem` says what is wrong with which file, and what to do."""
+
+    def __init__(self, file: str, wrong: str, advice: str = "") -> None:
+        self.problem = Problem(file, wrong, advice)
+        super().__init__(str(self.problem))
 
 
 @dataclass(frozen=True)
@@ -46,7 +75,7 @@ class Checkpoint:
     quantization: Mapping[str, Any]
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     shards_missing: tuple[str, ...] = ()
-    problem: str | None = None
+    problem: Problem | None = None
 
     @property
     def bytes_on_disk(self) -> int:
@@ -79,40 +108,40 @@ def _object(file: Path) -> dict[str, Any]:
     try:
         found = file.stat()
         if not stat.S_ISREG(found.st_mode):  # reading a pipe would wait for ever
-            raise BadCheckpoint(f"{file.name}: not a regular file; give the folder of a checkpoint")
+            raise BadCheckpoint(file.name, "not a regular file", _FOLDER)
         if found.st_size > _MOST_JSON:
-            raise BadCheckpoint(f"{file.name}: {found.st_size} bytes, more than any {file.name} has")
+            raise BadCheckpoint(file.name, f"{found.st_size} bytes, more than any {file.name} has")
         content = json.loads(file.read_text(encoding="utf-8", errors="strict"))
     except BadCheckpoint:
         raise
     except OSError as error:
-        raise BadCheckpoint(f"{file.name}: {error.strerror}; give the folder of a checkpoint") from None
+        raise BadCheckpoint(file.name, str(error.strerror), _FOLDER) from None
     except (ValueError, RecursionError) as error:
-        raise BadCheckpoint(f"{file.name}: no JSON ({str(error)[:80]}); download it again") from None
+        raise BadCheckpoint(file.name, f"no JSON ({str(error)[:80]})", _AGAIN) from None
     if not isinstance(content, dict):
-        raise BadCheckpoint(f"{file.name}: got {type(content).__name__}, wanted a JSON object")
+        raise BadCheckpoint(file.name, f"got {type(content).__name__}, wanted a JSON object")
     return content
 
 
-def _tensors(folder: Path) -> tuple[dict[str, Tensor], tuple[str, ...], str | None]:
+def _tensors(folder: Path) -> tuple[dict[str, Tensor], tuple[str, ...], Problem | None]:
     index = folder / "model.safetensors.index.json"
     listed: dict[str, str] = {}
     if index.is_file():
         try:
             weight_map = _object(index).get("weight_map")
         except BadCheckpoint as error:
-            return {}, (), str(error)
+            return {}, (), error.problem
         if not isinstance(weight_map, dict):
-            return {}, (), f"{index.name}: weight_map is no object; download it again"
+            return {}, (), Problem(index.name, "weight_map is no object", _AGAIN)
         if not weight_map:
-            return {}, (), f"{index.name}: weight_map names no tensor; download it again"
+            return {}, (), Problem(index.name, "weight_map names no tensor", _AGAIN)
         listed = {str(name): str(shard) for name, shard in weight_map.items()}
         shards = sorted(set(listed.values()))
     else:
         shards = _with_the_rest(sorted(file.name for file in folder.glob("*.safetensors")))
     outside = [shard for shard in shards if "/" in shard or "\\" in shard or shard.startswith(".")]
     if outside:
-        return {}, (), f"{index.name}: shard {outside[0]!r} lies outside the folder"
+        return {}, (), Problem(index.name, f"shard {outside[0]!r} lies outside the folder")
     tensors = {name: Tensor(shard) for name, shard in listed.items()}
     missing, problem = [], None
     for shard in shards:
@@ -123,7 +152,7 @@ def _tensors(folder: Path) -> tuple[dict[str, Tensor], tuple[str, ...], str | No
         try:
             tensors.update({n: t for n, t in header(file).items() if not listed or n in listed})
         except BadCheckpoint as error:
-            problem = problem or str(error)
+            problem = problem or error.problem
     return tensors, tuple(missing), problem
 
 
@@ -146,16 +175,16 @@ def header(file: Path) -> dict[str, Tensor]:
             start = handle.read(_HEADER)
             length = int.from_bytes(start, "little")
             if len(start) < _HEADER or length > size - _HEADER or length > _MOST_JSON:
-                raise BadCheckpoint(f"{file.name}: truncated ({size} bytes, header says {length}); download it again")
+                raise BadCheckpoint(file.name, f"truncated ({size} bytes, header says {length})", _AGAIN)
             declared = json.loads(handle.read(length))
     except OSError as error:
-        raise BadCheckpoint(f"{file.name}: {error.strerror}") from None
+        raise BadCheckpoint(file.name, str(error.strerror)) from None
     except (ValueError, RecursionError) as error:
         if isinstance(error, BadCheckpoint):
             raise
-        raise BadCheckpoint(f"{file.name}: header is no JSON; download it again") from None
+        raise BadCheckpoint(file.name, "header is no JSON", _AGAIN) from None
     if not isinstance(declared, dict):
-        raise BadCheckpoint(f"{file.name}: header is no object; download it again")
+        raise BadCheckpoint(file.name, "header is no object", _AGAIN)
     return _declared(file, declared, size - _HEADER - length)
 
 
@@ -166,10 +195,10 @@ def _declared(file: Path, declared: Mapping[str, Any], room: int) -> dict[str, T
             continue
         dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
         if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
-            raise BadCheckpoint(f"{file.name}: tensor {name!r} has no shape; download it again")
+            raise BadCheckpoint(file.name, f"tensor {name!r} has no shape", _AGAIN)
         end = offsets[1] if isinstance(offsets, list) and len(offsets) == 2 and type(offsets[1]) is int else 0
         if end > room:
-            raise BadCheckpoint(f"{file.name}: truncated, tensor {name!r} ends {end - room} bytes after the file")
+            raise BadCheckpoint(file.name, f"truncated, tensor {name!r} ends {end - room} bytes after the file")
         bits = _ELEMENT_BITS.get(str(dtype), 16)
         found[name] = Tensor(file.name, math.prod(shape) * bits // 8, str(dtype), tuple(shape))
     return found

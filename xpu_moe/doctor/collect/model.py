@@ -7,20 +7,20 @@ from typing import Any
 
 from xpu_moe.doctor.collect.private import private
 from xpu_moe.doctor.collect.where import Where, known
-from xpu_moe.plan.checkpoint import BadCheckpoint, read
+from xpu_moe.plan.checkpoint import BadCheckpoint, Problem, read
 
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 
 
 def facts(where: Where) -> dict[str, Any]:
-    """`model`; a checkpoint that cannot be read is a fact too (`index_error`)."""
+    """`model`; a checkpoint that cannot be read is a fact too (`index_error`, and in `index_advice` what to do)."""
     if where.model is None:
         return {}
     files = _files(where.model)
     try:
         found = read(where.model)
     except BadCheckpoint as error:
-        return {"model": known({"index_error": str(error), "files": files})}
+        return {"model": known({**_problem(error.problem), "files": files})}
     return {
         "model": known(
             {
@@ -29,12 +29,16 @@ def facts(where: Where) -> dict[str, Any]:
                 "quantization_config": _private(dict(found.quantization)),
                 "tensor_names": sorted(found.tensors) or None,
                 "shards_missing": list(found.shards_missing) or None,
-                "index_error": found.problem,
+                **_problem(found.problem),
                 "weights_bytes": found.bytes_on_disk or None,
                 "files": files,
             }
         )
     }
+
+
+def _problem(problem: Problem | None) -> dict[str, str]:
+    return {"index_error": problem.says, "index_advice": problem.remedy} if problem else {}
 
 
 def _files(folder: Path) -> list[str] | None:

@@ -131,14 +131,9 @@ def _shards(context: Context) -> Hit | None:
 
 
 def _index(context: Context) -> Hit | None:
-    """The message of the reader; what it advises is what to do."""
-    says, _, advice = (context.model.index_error or "").rpartition("; ")
-    if not says:
-        says, advice = advice, ""
-    if not says:
-        return None
-    name = says.partition(":")[0]
-    return {"says": says, "fix": advice.replace(" it ", f" {name} ") or f"download {name} again"}
+    """What the reader said is wrong, and what it advises; facts of earlier releases have both in one sentence."""
+    says, advice = context.model.index_error, context.model.index_advice
+    return {"says": says, "fix": advice or "download the checkpoint again"} if says else None
 
 
 def _mtp_advertised(context: Context) -> bool:
