@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from xpu_moe import device, streams
+from xpu_moe import device, host_memory, streams
 from xpu_moe.bench import _collective_cases as cases
-from xpu_moe.bench import _rank, bounds, collectives
+from xpu_moe.bench import _rank, collectives
 from xpu_moe.bench.timing import Timing
 
 
@@ -114,7 +114,7 @@ def test_too_few_cards_are_said_with_the_reason(cards, says, capsys, monkeypatch
 
 
 def test_sizes_beyond_the_free_memory_are_refused(capsys, monkeypatch):
-    monkeypatch.setattr(bounds, "free_memory", lambda: 10**9)
+    monkeypatch.setattr(host_memory, "free_memory", lambda: 10**9)
     for option, value, size in (("--sizes", "536870912", 536870912), ("--tokens", "87381", 536868864)):
         assert collectives.main(["--device", "cpu", option, value]) == 2
         said = f"--sizes, --tokens: got messages of {size} bytes, for which 2 ranks need 28.4 GB of the 1.0 GB"

@@ -67,6 +67,7 @@ LOWER_ROOMS = {
     "xpu_moe.comm": ("doctor", "plan", "launch", "serving", "bench"),
     "xpu_moe.plan": ("launch", "serving", "bench"),
     "xpu_moe.doctor": ("launch", "serving", "bench"),
+    "xpu_moe.demo": ("doctor", "plan", "launch", "serving", "probe", "bench"),
 }
 
 
@@ -76,6 +77,17 @@ def test_arrows_point_down(room):
         if under(module, room):
             above = [name for name in imports(file) for upper in LOWER_ROOMS[room] if under(name, f"xpu_moe.{upper}")]
             assert not above, (module, above)
+
+
+def test_the_probes_take_from_bench_only_how_it_times():
+    taken = {
+        (module, name)
+        for module, file in modules().items()
+        if under(module, "xpu_moe.probe")
+        for name in imports(file)
+        if under(name, "xpu_moe.bench") and name != "xpu_moe.bench"
+    }
+    assert taken == {("xpu_moe.probe.moe_call", f"xpu_moe.bench.{name}") for name in ("ceilings", "timing")}
 
 
 def test_the_environment_is_read_in_one_module_only():

@@ -18,8 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xpu_moe import needs, streams
-from xpu_moe.bench import bounds
+from xpu_moe import bounds, host_memory, needs, streams
 
 HELP = "all-reduce, QK norm and residual norm across ranks: graph and eager us, rivals, exactness"
 
@@ -119,7 +118,7 @@ def _check_memory(ranks: int, largest: int) -> None:
 
     A CPU rank takes 25 times its message (measured: the fingerprint's 64-bit words of each byte).
     """
-    short = bounds.shortage(ranks, largest, 26)
+    short = host_memory.shortage(ranks, largest, 26)
     if short:
         raise ValueError(
             f"--sizes, --tokens: got messages of {largest} bytes, for which {ranks} ranks need {short}; wanted smaller "

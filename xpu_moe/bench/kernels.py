@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xpu_moe import needs, streams
-from xpu_moe.bench import bounds
+from xpu_moe import bounds, needs, streams
 
 HELP = "kernels of this machine's device: us, bytes, TB/s, x floor, x rival, error, backend"
 

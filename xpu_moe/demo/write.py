@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from xpu_moe.bench import bounds
+from xpu_moe import host_memory
 from xpu_moe.demo import tokenizer
 from xpu_moe.demo.shape import BadShape, Shape, config
 
@@ -110,7 +110,7 @@ def _configs(values: dict) -> Iterator[dict]:
 
 def _check_memory(shape: Shape, vocab_size: int) -> None:
     """Raise BadShape where the host's free memory does not hold the weights: Linux would end us without a word."""
-    free, needed = bounds.free_memory(), shape.memory(vocab_size)
+    free, needed = host_memory.free_memory(), shape.memory(vocab_size)
     if free and needed > free:
         raise BadShape(
             f"hidden_size, intermediate_size, num_experts, layers: got {shape.hidden_size}, {shape.intermediate_size}, "

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xpu_moe import needs, streams
-from xpu_moe.bench import bounds
+from xpu_moe import bounds, needs, streams
 from xpu_moe.env import read
 from xpu_moe.probe._allreduce import faults, plot, remember, report, run
 from xpu_moe.probe._allreduce.plan import FORMS, Plan, steps

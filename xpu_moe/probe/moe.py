@@ -13,8 +13,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from xpu_moe import needs, streams
-from xpu_moe.bench import bounds
+from xpu_moe import bounds, needs, streams
 from xpu_moe.probe.moe_shape import TOLERANCE, Shape
 
 HELP = "INT4 MoE layer of this device: numbers against float64, us, GB/s, share of the memory's bandwidth"

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from xpu_moe import device
-from xpu_moe.bench import bounds, ceilings, timing
+from xpu_moe import bounds, device, host_memory
+from xpu_moe.bench import ceilings, timing
 from xpu_moe.cpu.moe_u4 import reference as moe_reference
 from xpu_moe.cpu.moe_u4_routed import reference as routed_reference
 from xpu_moe.formats.int4 import Int4MoeWeights
@@ -60,7 +60,7 @@ def check_memory(shape: Shape, kind: str, free: int | None = None) -> None:
     """
     if kind != "cpu":
         return  # an accelerator's allocator refuses in words
-    free = bounds.free_memory() if free is None else free
+    free = host_memory.free_memory() if free is None else free
     rows = w13_rows(shape.activation, shape.inter)
     values = shape.num_experts * shape.hidden_size * (rows + shape.inter)
     routes = ROUTINGS[kind] * shape.tokens * (shape.num_experts + 2 * shape.top_k) * 4

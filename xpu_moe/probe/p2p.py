@@ -25,8 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from xpu_moe import cache, needs, streams, verdict
-from xpu_moe.bench import bounds
+from xpu_moe import bounds, cache, host_memory, needs, streams, verdict
 from xpu_moe.env import read
 from xpu_moe.env.cards import indices
 from xpu_moe.probe._p2p import faults
@@ -91,7 +90,7 @@ def _check_rehearsal(arguments: argparse.Namespace) -> None:
             raise ValueError(f"{option}: got {given!r}, which names cards of this machine; --rehearse has none of them")
     faults.parse(arguments.inject, count)
     # all directions at once: two buffers and the pattern of each, beside the patterns and what makes them
-    short = bounds.shortage(1, arguments.bytes, 3 * count * (count - 1) + 12)
+    short = host_memory.shortage(1, arguments.bytes, 3 * count * (count - 1) + 12)
     if short:
         raise ValueError(f"--rehearse, --bytes: got {count} cards with copies of {arguments.bytes}, which need {short}")
 

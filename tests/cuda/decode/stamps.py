@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from xpu_moe import device, streams
-from xpu_moe.bench import bounds, timing
+from xpu_moe import bounds, device, streams
+from xpu_moe.bench import timing
 from xpu_moe.bench.ceilings import Ceiling
 from xpu_moe.bench.suite import Setting
 from xpu_moe.bench.suites import moe

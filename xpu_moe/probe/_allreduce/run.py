@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from xpu_moe import streams
-from xpu_moe.bench import bounds
+from xpu_moe import bounds, host_memory, streams
 from xpu_moe.env import library as libraries
 from xpu_moe.env import profiles, read, versions
 from xpu_moe.env.registry import find
@@ -91,7 +90,7 @@ def check_memory(ranks: int, largest: int, available: int | None = None) -> None
 
     A rank holds its message, the result and the check's copy of it (measured: 2.13 on a CPU).
     """
-    short = bounds.shortage(ranks, largest, 3, available)
+    short = host_memory.shortage(ranks, largest, 3, available)
     if short:
         raise ValueError(
             f"--world: got {ranks}, whose messages of up to {largest} bytes need {short}; take fewer ranks or "
