@@ -39,8 +39,7 @@ DEVICE void stamp(const Arguments& p, int i, int thread = 0) {
 
 // 15: the multiprocessor's number, plus 1024.
 DEVICE void stamp_processor(const Arguments& p) {
-    u32 id;
-    asm volatile("mov.u32 %0, %%smid;" : "=r"(id));
+    const u32 id = multiprocessor();
     if (TRACE && threadIdx.x == 0) ((long long*)hidden_buffer(p, 2))[blockIdx.x * 16 + 15] = 1024 + id;
 }
 

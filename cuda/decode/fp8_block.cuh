@@ -102,13 +102,9 @@ DEVICE void unit_product(float (&acc)[SUMS], u32 stage, const Columns& f, int wa
 
 // Four e4m3 values -> two bf16 pairs, (k0, k2) and (k1, k3); the writer of h pairs its values likewise. Sign, exponent and
 // mantissa move to their places in bf16; times 2^120 makes up for the difference of the biases (exact, subnormals included).
-DEVICE u32 scale_bf16(u32 v) {
-    u32 d;
-    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(v), "r"(0x7B807B80u));
-    return d;
-}
-DEVICE u32 even_pair(u32 w) { return scale_bf16(and_or<0x80008000u>(w << 8, (w << 4) & 0x07F007F0u)); }
-DEVICE u32 odd_pair(u32 w) { return scale_bf16(and_or<0x80008000u>(w, (w >> 4) & 0x07F007F0u)); }
+constexpr u32 TWO_TO_120 = 0x7B807B80u;
+DEVICE u32 even_pair(u32 w) { return multiply_bf16(and_or<0x80008000u>(w << 8, (w << 4) & 0x07F007F0u), TWO_TO_120); }
+DEVICE u32 odd_pair(u32 w) { return multiply_bf16(and_or<0x80008000u>(w, (w >> 4) & 0x07F007F0u), TWO_TO_120); }
 
 // Where the values of 8 rows of h lie: (0, 2)(1, 3)(4, 6)(5, 7). A row's partner is so many further on; word i begins with
 // hidden_leader(i).

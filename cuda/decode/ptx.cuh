@@ -28,6 +28,12 @@ DEVICE u32 kept(u32 value) {
     return v;
 }
 
+DEVICE u32 multiprocessor() {  // its number
+    u32 v;
+    asm volatile("mov.u32 %0, %%smid;" : "=r"(v));
+    return v;
+}
+
 DEVICE u32 shared_address(const void* pointer) { return (u32)__cvta_generic_to_shared(pointer); }
 
 // ---- barriers in shared memory (mbarrier)
@@ -136,6 +142,17 @@ DEVICE float load_shared_float(u32 address) {
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address) : "memory");
     return v;
 }
+// Scales of a stage that has been waited for. (No "memory": the compiler may keep other loads in flight across these.)
+DEVICE float load_shared_scale(u32 address) {
+    float v;
+    asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address));
+    return v;
+}
+DEVICE u16 load_shared_scale16(u32 address) {
+    u16 v;
+    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address));
+    return v;
+}
 DEVICE void prefetch_l1(const void* pointer) { asm volatile("prefetch.global.L1 [%0];" ::"l"(pointer)); }
 // A later write by anybody is seen in L2: allowed before the predecessor's results are waited for.
 DEVICE void prefetch_l2(const void* pointer) { asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer)); }
@@ -170,6 +187,11 @@ DEVICE u32 bf16_pair(float low, float high) {
 DEVICE u32 half_pair(float low, float high) {
     u32 d;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
+    return d;
+}
+DEVICE u32 multiply_bf16(u32 a, u32 b) {  // of both halves
+    u32 d;
+    asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(d) : "r"(a), "r"(b));
     return d;
 }
 DEVICE u16 bf16_of(float v) { return (u16)bf16_pair(v, 0.f); }

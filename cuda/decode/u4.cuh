@@ -20,13 +20,8 @@ DEVICE u32 pair_of(u32 word, int i, u32 place) { return and_or<0x000F000Fu>(word
 DEVICE u32 word_of(const uint4& v, int j) { return j == 0 ? v.x : j == 1 ? v.y : j == 2 ? v.z : v.w; }
 
 DEVICE float scale_at(u32 address) {
-    if (SCALE == 2) {
-        float v;
-        asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(address));
-        return v;
-    }
-    u16 v;
-    asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address));
+    if (SCALE == 2) return load_shared_scale(address);
+    const u16 v = load_shared_scale16(address);
     return SCALE == 1 ? float_of_half(v) : float_of_bf16(v);
 }
 
