@@ -110,8 +110,10 @@ def _torch() -> tuple[Any, str]:
         return None, "torch is not installed"
     try:
         import torch
-    except (ImportError, OSError) as error:
+    except Exception as error:  # half an installation fails in any way
         return None, f"torch does not import: {error}"
+    if not hasattr(torch, "version"):  # a folder of that name, left by an uninstallation
+        return None, "torch does not import: no package, but a folder without one"
     return torch, ""
 
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import types
+from pathlib import Path
 
 import pytest
 
 from xpu_moe import device
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +40,18 @@ def test_a_machine_without_torch_still_has_its_cpu(monkeypatch):
     assert [d.kind for d in found.devices] == ["cpu"] and found.devices[0].memory > 0
     assert any("torch is not installed" in reason for reason in found.unseen)
     assert device.current().kind == "cpu"
+
+
+@pytest.mark.parametrize("source", ["raise RuntimeError('half of it is here')", "def", None])
+def test_half_an_installation_of_torch_is_told(source, tmp_path):
+    (tmp_path / "torch").mkdir()
+    if source is not None:
+        (tmp_path / "torch" / "__init__.py").write_text(source)
+    code = "from xpu_moe.device import inventory as i; print([d.kind for d in i().devices], i().unseen)"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", code], cwd=ROOT, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("['cpu'] ") and done.stdout.count("torch does not import: ") == 2, done.stderr
 
 
 def test_four_b70_with_peers(monkeypatch):

@@ -57,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
     from xpu_moe import device
 
     arguments = _parser().parse_args(argv)
-    if lacking := needs.missing("torch"):
+    if lacking := needs.unusable("torch"):
         return streams.refuse("bench", lacking, arguments.json)
     kind = arguments.device or device.current().kind
     try:

@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
     """0: all rows measured; 1: a suite failed (the others are printed); 2: bad arguments, no such device, or no torch;
     74, 141: `streams.emit`."""
     arguments = _parser().parse_args(argv)
-    if lacking := needs.missing("torch"):
+    if lacking := needs.unusable("torch"):
         return streams.refuse("bench", lacking, arguments.json)
     from xpu_moe import device
     from xpu_moe.bench import report, suite

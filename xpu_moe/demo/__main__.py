@@ -50,7 +50,7 @@ def main(argv: list[str] | None = None) -> int:
             fresh = not is_current(arguments.out, shape, arguments.config_only)
             folders = folders_of(arguments.out, shape, arguments.config_only)
             if fresh:
-                lacking = needs.missing("tokenizers", *(() if arguments.config_only else ("safetensors", "torch")))
+                lacking = needs.unusable("tokenizers", *(() if arguments.config_only else ("safetensors", "torch")))
                 if lacking:
                     return streams.refuse("demo", lacking, arguments.json, 3)
                 stale = stale_twin(arguments.out, shape, arguments.config_only)

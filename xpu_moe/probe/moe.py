@@ -54,7 +54,7 @@ def main(argv: Sequence[str]) -> int:
     """0: right; 1: wrong numbers; 2: it could not be run (the reason is on stderr and in the JSON); 74, 141:
     `streams.emit`."""
     arguments = parser().parse_args(argv)
-    if lacking := needs.missing("torch"):
+    if lacking := needs.unusable("torch"):
         return streams.refuse(_NAME, lacking, arguments.json, CANNOT)
     try:
         report = _report(arguments)

@@ -41,7 +41,7 @@ _EXIT = {"ok": 0, "unreachable": 1, "hang": 3, "dead": 4, "corrupt": 5}
 
 def main(argv: Sequence[str]) -> int:
     arguments = _parser().parse_args(argv)
-    wrong = _wrong(arguments) or needs.missing("numpy")
+    wrong = _wrong(arguments) or needs.unusable("numpy")
     if wrong:
         return streams.refuse("p2p", wrong, arguments.json)
     sweep()
