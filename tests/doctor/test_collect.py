@@ -271,6 +271,18 @@ def test_bad_facts_files_are_one_line(tmp_path, content):
     assert ended.returncode == 64 and len(ended.stderr.splitlines()) == 1 and "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize("option", ["--facts", "--plan"])
+def test_a_pipe_or_a_device_is_refused_at_once_by_the_arguments_name(capsys, tmp_path, option):
+    from xpu_moe.doctor.__main__ import main
+
+    os.mkfifo(tmp_path / "pipe")
+    for file, kind in ((tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device"), (tmp_path, "a folder")):
+        assert main([option, str(file), "--json"]) == 64
+        out, err = capsys.readouterr()
+        assert f"{option}: got {str(file)!r}, which is {kind}, wanted a regular file of JSON" in err
+        assert json.loads(out) == {"ok": False, "cannot": err.partition(": ")[2].strip()}
+
+
 @pytest.mark.slow
 def test_saved_facts_are_judged_the_same(tmp_path):
     file = tmp_path / "facts.json"

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -177,9 +178,35 @@ def test_experts_of_unknown_width_are_told(capsys, tmp_path):
 
 def test_a_pipe_for_config_is_refused_at_once(capsys, tmp_path):
     os.mkfifo(tmp_path / "config.json")
-    for given in (tmp_path, tmp_path / "config.json"):
-        assert main(["--model", str(given)]) == 2
-        assert "not a regular file" in capsys.readouterr().err
+    assert main(["--model", str(tmp_path)]) == 2
+    assert "config.json: not a regular file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--model", "--probe"])
+def test_a_pipe_or_a_device_is_refused_at_once_by_the_arguments_name(capsys, model, tmp_path, option):
+    os.mkfifo(tmp_path / "pipe")
+    given = [] if option == "--model" else ["--model", model, "--roofline"]
+    for file, kind in ((tmp_path / "pipe", "a pipe"), (Path("/dev/zero"), "a device"), (tmp_path, "a folder")):
+        if (option, kind) == ("--model", "a folder"):
+            continue
+        assert main([*given, option, str(file), "--json"]) == 2
+        out, err = capsys.readouterr()
+        assert f"{option}: got {str(file)!r}, which is {kind}, wanted a " in err
+        assert json.loads(out)["cannot"] in err
+
+
+@pytest.mark.parametrize(("content", "says"), [
+    (None, ": No such file or directory; wanted a file with the JSON object"),
+    ("{", ", which is no JSON; wanted the JSON object"),
+    ("[" * 10**5, ", which is no JSON; wanted the JSON object"),
+    ("9" * 10**5, ", which is no JSON; wanted the JSON object"),
+])  # fmt: skip
+def test_a_probes_file_that_is_none_is_told(capsys, model, tmp_path, content, says):
+    file = tmp_path / "probe.json"
+    if content is not None:
+        file.write_text(content)
+    assert main(["--model", model, "--roofline", "--probe", str(file)]) == 2
+    assert f"--probe: got {str(file)!r}{says}" in capsys.readouterr().err
 
 
 def test_any_model(capsys, tmp_path):

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xpu_moe import streams
+from xpu_moe import files, streams
 from xpu_moe.doctor.collect import collect
 from xpu_moe.doctor.facts import SCHEMA
 from xpu_moe.doctor.finding import Finding, worst
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         _exclusive(arguments)
-        facts = _read(arguments.facts) if arguments.facts else _collect(arguments)
+        facts = _read("--facts", arguments.facts) if arguments.facts else _collect(arguments)
         if arguments.save:
             _save(arguments.save, facts)
     except OSError as error:
@@ -74,16 +74,15 @@ def _exclusive(arguments: argparse.Namespace) -> None:
 
 
 def _collect(arguments: argparse.Namespace) -> dict[str, Any]:
-    plan = _read(arguments.plan) if arguments.plan else None
+    plan = _read("--plan", arguments.plan) if arguments.plan else None
     if isinstance(plan, dict) and isinstance(plan.get("plan"), dict):
         plan = plan["plan"]
     return collect(arguments.model, plan, arguments.deep, on_phase=lambda text: streams.warn(f"doctor: {text}"))
 
 
-def _read(file: Path) -> Any:
+def _read(option: str, file: Path) -> Any:
     """A JSON file: facts alone, or a recorded case with its facts inside. Raises OSError, ValueError."""
-    if file.stat().st_size > _MOST:
-        raise ValueError(f"{file}: larger than any facts file ({_MOST >> 20} MiB)")
+    files.check_regular(option, file, _MOST, "a regular file of JSON")
     try:
         found = json.loads(file.read_text(encoding="utf-8", errors="replace"))
     except (ValueError, RecursionError):

@@ -14,7 +14,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from xpu_moe import streams
+from xpu_moe import files, streams
 from xpu_moe.plan import picture, split
 from xpu_moe.plan.cards import BY_KEY, Card, cpu
 from xpu_moe.plan.checkpoint import BadCheckpoint, Checkpoint, read, read_config
@@ -26,6 +26,7 @@ from xpu_moe.plan.sizes import gib, size
 from xpu_moe.plan.weights import weights
 
 FITS, TOO_MUCH, USAGE = 0, 1, 2
+_MOST_JSON = 64 << 20
 _BLOCK = {"xpu": 64, "cuda": 16, "cpu": 128}
 
 
@@ -76,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.model is None:
         raise Wrong("--model: got nothing, wanted a checkpoint folder (config.json alone is enough)")
     profile = PROFILES.get(arguments.profile) if arguments.profile else None
-    checkpoint = read(arguments.model) if arguments.model.is_dir() else read_config(arguments.model)
+    checkpoint = _checkpoint(arguments.model)
     shapes = shapes_of(checkpoint.config, checkpoint.quantization)
     if shapes is None:
         raise Wrong(f"config.json: {lacking(checkpoint.config)}")
@@ -99,6 +100,14 @@ def _run(arguments: argparse.Namespace) -> int:
         wider = 0 if plan.fits else _wider(checkpoint, shapes, card, request)
         text = "\n".join(_lines(plan, line, profile, wider))
     return streams.emit("plan", text) or (FITS if plan.fits else TOO_MUCH)
+
+
+def _checkpoint(given: Path) -> Checkpoint:
+    if given.is_dir():
+        return read(given)
+    if given.exists():
+        files.check_regular("--model", given, _MOST_JSON, "a checkpoint folder, or a config.json")
+    return read_config(given)
 
 
 def _card(arguments: argparse.Namespace, profile: Profile | None) -> Card:
@@ -180,12 +189,26 @@ def _roofline(arguments: argparse.Namespace, shapes: Shapes, card: Card, request
     if card.bandwidth <= 0:
         raise Wrong(f"--roofline: no bandwidth is known for {card.key}")
     if arguments.probe:
-        probe = json.loads(arguments.probe.read_text(encoding="utf-8"))
-        if not isinstance(probe, dict):
-            raise Wrong(f"--probe: got {type(probe).__name__}, wanted the JSON object of the all-reduce probe")
+        probe = _probe(arguments.probe)
     if arguments.batch < 1 or arguments.context < 0:
         raise Wrong("--batch, --context: wanted at least 1 and 0")
     return roofline(shapes, card, request.tp, arguments.batch, arguments.context, request.kv_dtype, probe)
+
+
+def _probe(file: Path) -> dict[str, Any]:
+    wanted = "the JSON object of the all-reduce probe"
+    try:
+        files.check_regular("--probe", file, _MOST_JSON, f"a file with {wanted}")
+        text = file.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise Wrong(f"--probe: got {str(file)!r}: {error.strerror}; wanted a file with {wanted}") from None
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise Wrong(f"--probe: got {str(file)!r}, which is no JSON; wanted {wanted}") from None
+    if not isinstance(found, dict):
+        raise Wrong(f"--probe: got {type(found).__name__}, wanted {wanted}")
+    return found
 
 
 def _named(profile: Profile | None) -> dict[str, Any]:
