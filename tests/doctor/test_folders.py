@@ -199,6 +199,49 @@ def test_what_is_wrong_and_what_to_do_are_told_apart(folder, make, why, fix):
     assert (found.why, found.fix) == (why, fix)
 
 
+SIZE = "wanted a whole number between 1 and 2147483647"
+NO_NUMBERS = [
+    # field, value, what is said of it
+    ("num_key_value_heads", "8", f'got "8", {SIZE}'), ("num_key_value_heads", 8.0, f"got 8.0, {SIZE}"),
+    ("num_key_value_heads", -8, f"got -8, {SIZE}"), ("num_key_value_heads", 0, f"got 0, {SIZE}"),
+    ("num_key_value_heads", None, f"got null, {SIZE}"), ("num_key_value_heads", True, f"got true, {SIZE}"),
+    ("num_key_value_heads", [8], f"got list, {SIZE}"), ("hidden_size", "", f'got "", {SIZE}'),
+    ("num_hidden_layers", 2.0, f"got 2.0, {SIZE}"), ("num_local_experts", 0, f"got 0, {SIZE}"),
+    ("num_experts_per_tok", None, f"got null, {SIZE}"), ("head_dim", None, f"got null, {SIZE}"),
+    ("max_position_embeddings", "196608", f'got "196608", {SIZE}'), ("vocab_size", 10**12, f"got {10**12}, {SIZE}"),
+    ("rms_norm_eps", "1e-6", 'got "1e-6", wanted a number above 0 and below 1'),
+    ("rms_norm_eps", None, "got null, wanted a number above 0 and below 1"),
+    ("rope_theta", "5000000", 'got "5000000", wanted a number above 0'),
+    ("rotary_dim", -64, "got -64, wanted a number above 0"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("field", "value", "says"), NO_NUMBERS)
+def test_a_number_of_config_that_is_none_is_an_error_by_its_name(folder, field, value, says):
+    rewrite(folder / "config.json", json.dumps({**config_of(folder), field: value}))
+    (found,) = [f for f in errors(folder) if f.about.startswith("model.config")]
+    assert (found.about, found.why) == (f"model.config.{field}", f"{field}: {says}.")
+
+
+def test_every_number_that_is_none_is_named_and_those_that_are_not_there(folder):
+    config = {**config_of(folder), "num_attention_heads": "4", "hidden_size": 0}
+    del config["num_local_experts"]
+    rewrite(folder / "config.json", json.dumps(config))
+    found = errors(folder)
+    assert {"model.config.num_attention_heads", "model.config.hidden_size"} <= {f.about for f in found}
+    facts = collect(model=folder, plan=PLAN, environ={}, root=folder.parent / "nowhere")
+    (lost,) = [f for f in judge(facts, strict=True) if f.code == "config.missing"]
+    assert lost.severity == "warn" and "num_local_experts." in lost.why and "hidden_size" not in lost.why
+
+
+@pytest.mark.parametrize(
+    "more", [{"rope_theta": None}, {"rotary_dim": None}, {"rms_norm_eps": 1e-5}, {"sliding_window": None}]
+)
+def test_what_a_config_may_leave_open_is_silent(folder, more):
+    rewrite(folder / "config.json", json.dumps({**config_of(folder), **more}))
+    assert errors(folder) == []
+
+
 CHANGES = [{"sym": False}, {"bits": 8}, {"group_size": -1}, {"group_size": 256}, {"desc_act": True}, {"bits": None},
            {"packing_format": "auto_round:auto_awq"}, {"data_type": "mx_fp"}, {"group_size": 64}, {}]  # fmt: skip
 

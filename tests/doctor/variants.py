@@ -366,6 +366,11 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], str, str], ...] = (
      "model.shards_missing"),
     ("index-broken", B70, {"model": {"index_error": "model.safetensors.index.json: no JSON"}}, "error",
      "model.index_error"),
+    # config.json -----------------------------------------------------------------------------------------------
+    ("kv-heads-as-text", B70, {"model/config/num_key_value_heads": "8"}, "error", "model.config.num_key_value_heads"),
+    ("experts-as-fraction", B70, {"model/config/num_local_experts": 256.0}, "error", "model.config.num_local_experts"),
+    ("layers-negative", B70, {"model/config/num_hidden_layers": -62}, "error", "model.config.num_hidden_layers"),
+    ("heads-zero", B70, {"model/config/num_attention_heads": 0}, "error", "model.config.num_attention_heads"),
     # parsers ---------------------------------------------------------------------------------------------------
     ("tool-qwen", B70, plan(tool_call_parser="qwen3_coder"), "warn", "plan.tool_call_parser"),
     ("tool-m3", B70, plan(tool_call_parser="minimax_m3"), "warn", "plan.tool_call_parser"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -28,6 +28,7 @@ _SIZES = (  # read with a default where they are absent
     "num_experts_per_tok", "kv_lora_rank",
 )  # fmt: skip
 _MOST = (1 << 31) - 1
+MISSING = "missing"
 _VOCAB_PADDING = 64  # vLLM pads the vocabulary to a multiple of it for every rank
 
 
@@ -200,17 +201,25 @@ def shapes_of(config: Mapping[str, Any], quantization: Mapping[str, Any] | None 
 
 def lacking(config: Mapping[str, Any]) -> str:
     """What keeps a config.json from telling its dimensions, with what it has there; "" where nothing does."""
-    config = _text(config)
-    needed = list(_NEEDED)
-    if any(_is_size(config.get(name)) for name in _EXPERTS) and _EXPERTS_APART.match(str(config.get("model_type"))):
-        needed.append("moe_intermediate_size")
-    for name in needed:
-        if name not in config:
-            return f"{name} is missing"
-    for name in (*needed, *(name for name in _SIZES if _is_no_size(config.get(name)))):
-        if not _is_size(config[name]):
-            return f"{name}: got {_shown(config[name])}, wanted a whole number between 1 and {_MOST}"
+    for name, says in faults(config):
+        return f"{name} is missing" if says == MISSING else f"{name}: {says}"
     return ""
+
+
+def faults(config: Mapping[str, Any], needed: Sequence[str] = ()) -> list[tuple[str, str]]:
+    """(field, MISSING or "got …, wanted …") of the sizes that a config.json does not tell, the missing ones first.
+
+    `needed` are sizes that it must have beside those that no model is without; others may be absent, null or 0."""
+    config = _text(config)
+    names = [*_NEEDED, *needed]
+    if any(_is_size(config.get(name)) for name in _EXPERTS) and _EXPERTS_APART.match(str(config.get("model_type"))):
+        names.append("moe_intermediate_size")
+    names = list(dict.fromkeys(names))
+    missing = [(name, MISSING) for name in names if name not in config]
+    names += [name for name in _SIZES if name not in names and _is_no_size(config.get(name))]
+    wrong = [(name, config[name]) for name in names if name in config and not _is_size(config[name])]
+    wanted = f"wanted a whole number between 1 and {_MOST}"
+    return missing + [(name, f"got {shown_value(value)}, {wanted}") for name, value in wrong]
 
 
 def _is_no_size(value: Any) -> bool:
@@ -218,7 +227,10 @@ def _is_no_size(value: Any) -> bool:
     return isinstance(value, str | float) or (isinstance(value, int) and value != 0 and not _is_size(value))
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
+    """A value of a config.json for a sentence: as it stands there, if that is short."""
+    if isinstance(value, int) and abs(value) > 1 << 128:  # Python refuses to print very long ones
+        return f"a number of {value.bit_length()} bits"
     return json.dumps(value)[:40] if isinstance(value, int | float | str | None) else type(value).__name__
 
 
