@@ -1,0 +1,30 @@
+// What the host hands to the machine, and what it gets back. emulator.py has the same in ctypes.
+#pragma once
+#include "machine.hpp"
+
+namespace machine {
+
+constexpr int MOST_SLOTS = 64;
+
+struct Launch {
+    void (*body)(const u64* slots);  // calls the kernel with its parameters
+    const u64* slots;  // MOST_SLOTS of them
+    const unsigned char *constants, *constants_end;  // where the kernel's own constants are
+    u32 grid, block, shared, static_shared;  // blocks, threads of a block, bytes
+};
+struct Range {  // memory that a kernel may touch
+    const unsigned char* first;
+    size_t bytes;
+    int writable;
+    const char* name;
+};
+struct Report {
+    char text[4096];
+    u64 switches, copies, copied_bytes;
+};
+
+}  // namespace machine
+
+// `count` launches, each of which may start when the one before lets it (programmatic dependent launch). 0: all went well.
+extern "C" int machine_emulate(const machine::Launch* launches, int count, const machine::Range* ranges, int range_count,
+                               machine::u64 seed, int races, machine::Report* report);
