@@ -80,13 +80,15 @@ DEVICE void list_members(Routes& r, const Arguments& p, int lane) {
         const float w = __shfl_sync(~0u, raw, from);
         if (same >> from & 1) sum += w;
     }
-    if (!same) return;
-    const int d = __popc(leaders & ((1u << (__ffs(same) - 1)) - 1));
+    // A token that lists the expert twice: its first lane writes.
+    const int leader = __ffs(same) - 1, mine = __ffs(same & ONE_TOKEN << (token * TOP_K & 31)) - 1;
+    if (lane != mine) return;
+    const int d = __popc(leaders & ((1u << leader) - 1));
     u32 members = 0;
 #pragma unroll
     for (int i = 0; i < MAX_M; ++i)
         if (same & ONE_TOKEN << (i * TOP_K & 31)) members |= 1u << i;
-    r.members[d] = members;
+    if (lane == leader) r.members[d] = members;
     r.dense[d][token] = sum;
 }
 
