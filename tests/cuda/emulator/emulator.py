@@ -1,4 +1,4 @@
-"""CUDA C++ kernels on a CPU: compiled by the host's C++ compiler against an emulated machine (machine.cpp), and checked.
+"""CUDA C++ kernels on a CPU: compiled by the host's C++ compiler against an emulated machine, and checked.
 
 A kernel's source is compiled as it is; only its header of instructions, ptx.cuh, is replaced by the emulator's. Every
 lane is a fiber; the order in which they run, and when a bulk copy arrives, are drawn from a seed, so several seeds are
@@ -29,7 +29,7 @@ from xpu_moe.cuda import jit
 from xpu_moe.cuda.compiler import Program
 
 _HERE = Path(__file__).parent
-_MACHINE = ("machine.cpp", "tensor.cpp", "hooks.cpp")
+_MACHINE = ("fibers.cpp", "launches.cpp", "warps.cpp", "barriers.cpp", "memory.cpp", "tensor.cpp")
 _FOR_KERNELS = ("machine.hpp", "words.hpp", "numbers.hpp", "entry.hpp")
 _OPTIONS = ("-std=c++17", "-O2", "-g1", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-Wno-unknown-pragmas")
 # Every plain load and store calls the machine: the library that would answer otherwise is not linked.
@@ -145,11 +145,12 @@ class Kernel:
         self._library = ctypes.CDLL(str(_built(unit.name, texts, _WATCHED, ("kernel.cpp",))))
         for function in ("emulated_constants", "emulated_constants_end"):
             getattr(self._library, function).restype = ctypes.c_void_p
-        self._format, self._order = jit.arguments_layout(signature)
+        self._format, _ = jit.arguments_layout(signature)
 
     def launch_of(
-        self, grid: int, block: int, arguments: Sequence[int | float], shared: int, static_shared: int
+        self, grid: int, block: int, arguments: Sequence[int | float], shared: int = 0, static_shared: int = 0
     ) -> _Launch:
+        """A launch of `grid` blocks of `block` threads; `shared`, `static_shared`: bytes of a block."""
         packed = struct.pack(self._format, *arguments)
         slots = (ctypes.c_uint64 * _MOST_SLOTS).from_buffer_copy(packed.ljust(_MOST_SLOTS * 8, b"\0"))
         launch = _Launch(
@@ -157,7 +158,7 @@ class Kernel:
             self._library.emulated_constants(), self._library.emulated_constants_end(), grid, block, shared,
             static_shared,
         )  # fmt: skip
-        launch.kept = slots
+        launch.kept = slots  # alive as long as the launch
         return launch
 
 

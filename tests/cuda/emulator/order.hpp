@@ -1,7 +1,9 @@
 // Which accesses of shared memory are ordered: vector clocks, as in FastTrack (Flanagan, Freund, PLDI 2009), for warps and copies.
 //
-// A warp's clock counts its __syncwarp's (and barriers of whole warps): what a lane did before one is known to the warp's
-// lanes after it. Shuffles and votes order nothing. A bulk copy is known to whoever has waited for its barrier's phase.
+// A warp's clock goes up by two at its __syncwarp's (and barriers of whole warps): what a lane did before one is known to the
+// warp's lanes after it. Between two of them, a lane that has arrived at a barrier is one ahead: what it does then is not
+// known to those who waited there. Shuffles and votes order nothing. A bulk copy is known to whoever has waited for its
+// barrier's phase.
 #pragma once
 #include <cstdint>
 #include <cstdlib>
@@ -9,11 +11,19 @@
 
 namespace machine {
 
-struct Knowledge {  // of a lane: up to where it knows each warp's past (its own: the clock), and each barrier's phases
+// What a lane knows: of each warp, everything before a clock and, of some lanes, what they did at it; of each barrier, its phases.
+struct Knowledge {
     static constexpr int WARPS = 32, SIZE = 128;
-    uint32_t at[SIZE] = {};
+    uint32_t at[SIZE] = {}, lanes[WARPS] = {};
     void add(const Knowledge& other) {
+        for (int i = 0; i < WARPS; ++i) {
+            const uint32_t here = at[i] >= other.at[i] ? lanes[i] : 0, there = other.at[i] >= at[i] ? other.lanes[i] : 0;
+            lanes[i] = here | there;
+        }
         for (int i = 0; i < SIZE; ++i) at[i] = at[i] > other.at[i] ? at[i] : other.at[i];
+    }
+    bool has(int place, uint32_t clock, int lane) const {
+        return clock < at[place] || (place < WARPS && clock == at[place] && lanes[place] >> lane & 1);
     }
 };
 
@@ -34,17 +44,17 @@ class Order {
     Order(const Order&) = delete;
     Order& operator=(const Order&) = delete;
 
-    // True: `conflict` says with what.
-    bool use(uint32_t offset, uint32_t bytes, Use use, int warp, int lane, const Knowledge& knows, Conflict& conflict) {
+    // True: `conflict` says with what. `ahead`: the lane has arrived at a barrier since its warp's last __syncwarp.
+    bool use(uint32_t offset, uint32_t bytes, Use use, int warp, int lane, bool ahead, const Knowledge& knows, Conflict& conflict) {
         for (uint32_t unit = offset / UNIT; unit <= (offset + bytes - 1) / UNIT; ++unit) {
             if (conflicts(unit, use, warp, lane, knows, conflict)) return true;
             const uint32_t now = knows.at[warp];
             if (use == Use::read) {
                 Read& r = read_[(size_t)unit * warps_ + warp];
-                if (r.clock != now) r = {now, 0};
-                r.lanes |= 1u << lane;
+                if (r.clock != now) r = {now, 0, 0};
+                (ahead ? r.lanes_ahead : r.lanes) |= 1u << lane;
             } else {
-                write(unit, {now, (uint16_t)warp, (uint8_t)lane, use == Use::atomic});
+                write(unit, {now + ahead, (uint16_t)warp, (uint8_t)lane, use == Use::atomic});
             }
         }
         return false;
@@ -68,14 +78,14 @@ class Order {
         uint8_t lane, atomic;
     };
     struct Read {
-        uint32_t clock, lanes;
+        uint32_t clock, lanes, lanes_ahead;
     };
 
     bool conflicts(uint32_t unit, Use use, int warp, int lane, const Knowledge& knows, Conflict& conflict) const {
         const Write& w = written_[unit];
         const bool there = w.clock || w.place;
         const bool both_atomic = use == Use::atomic && w.atomic;
-        if (there && !both_atomic && !(w.clock < knows.at[w.place] || (w.place == warp && w.lane == lane))) {
+        if (there && !both_atomic && !knows.has(w.place, w.clock, w.lane) && !(w.place == warp && w.lane == lane)) {
             conflict = {unit * UNIT, w.place, w.lane, true, w.place >= Knowledge::WARPS};
             return true;
         }
@@ -83,7 +93,10 @@ class Order {
         for (int other = 0; other < warps_; ++other) {
             const Read& r = read_[(size_t)unit * warps_ + other];
             if (r.clock == 0 || r.clock < knows.at[other]) continue;
-            const uint32_t others = other == warp ? r.lanes & ~(1u << lane) : r.lanes;
+            uint32_t others = r.lanes_ahead;
+            if (r.clock > knows.at[other]) others |= r.lanes;
+            else others |= r.lanes & ~knows.lanes[other];
+            if (other == warp) others &= ~(1u << lane);
             if (!others) continue;
             conflict = {unit * UNIT, other, __builtin_ctz(others), false, false};
             return true;
