@@ -273,6 +273,17 @@ def test_overrides_of_experts_are_asked_too(folder):
         assert found.code == "claims.refused" and "experts" in found.why
 
 
+@pytest.mark.parametrize("base", [ROUND, PACKED], ids=["auto-round", "gptq"])
+def test_a_pattern_whose_matching_does_not_end_is_an_error_and_no_hang(folder, base):
+    pattern = r"^(\w+\.?)+!$"
+    more = {"extra_config": {pattern: {"bits": 16}}} if base is ROUND else {"dynamic": {f"-:{pattern}": {}}}
+    rewrite(folder / "config.json", json.dumps({**config_of(folder), "quantization_config": {**base, **more}}))
+    command = [sys.executable, "-m", "xpu_moe.doctor", "--model", str(folder), "--json"]
+    found = json.loads(subprocess.run(command, capture_output=True, timeout=60, check=False).stdout)["findings"]
+    (endless,) = [f for f in found if f["about"] == "model.quantization_config" and f["severity"] == "error"]
+    assert endless["code"] == "claims.endless" and repr(pattern) in endless["why"]
+
+
 def test_without_a_device_it_is_a_note(folder):
     quant = {**ROUND, "sym": False}
     rewrite(folder / "config.json", json.dumps({**config_of(folder), "quantization_config": quant}))

@@ -12,9 +12,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
+from xpu_moe.formats import patterns
 from xpu_moe.formats.quantization import GROUP_SIZES, Int4Spec, UnsupportedCheckpoint, is_int4, read_int4
 
 MODEL_TYPES = ("minimax_m2",)
@@ -95,9 +95,11 @@ def experts_of_layer(config: Mapping[str, Any], layer: int, num_experts: int) ->
     overrides = [row for row in _overrides(config) if _may_name_an_expert(row[0], row[1], layer)]
     if not overrides:
         return Experts(base)
+    names = list(_names(layer, num_experts))
+    told = _told(names, overrides)
     found: dict[tuple[Any, ...], str] = {}
-    for name in _names(layer, num_experts):
-        found.setdefault(_override_of(name, overrides, base), name)
+    for name in names:
+        found.setdefault(_format(told.get(name, {}), base), name)
     if len(found) > 1:
         (one, first), (other, second) = list(found.items())[:2]
         raise UnsupportedCheckpoint(
@@ -156,25 +158,24 @@ def _may_name_an_expert(pattern: str, regular: bool, layer: int) -> bool:
     return regular or "experts" in pattern or base.startswith(pattern) or pattern.split(".")[-1] in ("w1", "w2", "w3")
 
 
-def _override_of(name: str, overrides: list, base: Int4Spec) -> tuple[Any, ...]:
+def _told(names: list[str], overrides: list[tuple[str, bool, Mapping[str, Any]]]) -> dict[str, Mapping[str, Any]]:
+    """The fields of the first override that names a name, for those that any names."""
+    told: dict[str, Mapping[str, Any]] = {}
+    left = names
     for pattern, regular, fields in overrides:
-        if _matches(pattern, regular, name):
-            found = fields.get("bits", 4), fields.get("group_size", base.group_size), fields.get("sym", True)
-            return tuple(value if isinstance(value, (int, float)) else repr(value) for value in found)
-    return (4, base.group_size, True)
+        if not left:
+            break
+        hit = patterns.matching(pattern, left) if regular else {name for name in left if _is_named(name, pattern)}
+        told.update(dict.fromkeys(hit, fields))
+        left = [name for name in left if name not in hit]
+    return told
 
 
-def _matches(pattern: str, regular: bool, name: str) -> bool:
-    if regular:
-        return _compiled(pattern).search(name) is not None
-    return name == pattern or name.startswith(pattern + ".") or name.endswith("." + pattern)
+def _is_named(name: str, module: str) -> bool:
+    return name == module or name.startswith(module + ".") or name.endswith("." + module)
 
 
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise UnsupportedCheckpoint(
-            f"quantization_config override {pattern!r}: no regular expression: {error}"
-        ) from None
+def _format(fields: Mapping[str, Any], base: Int4Spec) -> tuple[Any, ...]:
+    """(bits, group, sym) that can be compared, whatever a checkpoint has there."""
+    found = fields.get("bits", 4), fields.get("group_size", base.group_size), fields.get("sym", True)
+    return tuple(value if isinstance(value, (int, float)) else repr(value) for value in found)

@@ -162,25 +162,28 @@ class Kernel:
         return launch
 
 
-def run(
-    launches: Sequence[_Launch], ranges: Mapping[str, tuple[torch.Tensor, bool]], seed: int = 0, races: bool = True
-) -> Counted:
-    """Emulate launches on one stream, each of which may start when the one before lets it. `ranges`: name -> (tensor,
-    whether it may be written). Raises Fault."""
+@dataclass(frozen=True)
+class Memory:
+    """What a kernel may touch."""
+
+    address: int
+    bytes: int
+    writable: bool = False
+
+
+def of(tensor: torch.Tensor, writable: bool = False) -> Memory:
+    """A tensor whose elements lie one behind the other."""
+    return Memory(tensor.data_ptr(), tensor.numel() * tensor.element_size(), writable)
+
+
+def run(launches: Sequence[_Launch], memory: Mapping[str, Memory], seed: int = 0, races: bool = True) -> Counted:
+    """Emulate launches on one stream, each of which may start when the one before lets it. Raises Fault."""
     listed = (_Launch * len(launches))(*launches)
-    named = (_Range * len(ranges))(
-        *(
-            _Range(
-                t.data_ptr(),
-                t.untyped_storage().nbytes() - t.storage_offset() * t.element_size(),
-                writable,
-                name.encode(),
-            )
-            for name, (t, writable) in ranges.items()
-        )
+    named = (_Range * len(memory))(
+        *(_Range(part.address, part.bytes, part.writable, name.encode()) for name, part in memory.items())
     )
     report = _Report()
-    failed = _machine().machine_emulate(listed, len(launches), named, len(ranges), seed, races, ctypes.byref(report))
+    failed = _machine().machine_emulate(listed, len(launches), named, len(memory), seed, races, ctypes.byref(report))
     if failed:
         raise Fault(f"seed {seed}: {report.text.decode()}")
     return Counted(report.switches, report.copies, report.copied_bytes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.cuda.emulator.emulator import Fault, Kernel, run
+from tests.cuda.emulator.emulator import Fault, Kernel, of, run
 from xpu_moe.cuda.compiler import Program
 
 pytestmark = pytest.mark.slow
@@ -27,7 +27,7 @@ def emulate(
     kernel = Kernel(Program("k", HEAD + body + "}"), "k", "PPi")
     out, given = torch.zeros(n), torch.arange(n, dtype=torch.float32)
     one = kernel.launch_of(blocks, threads, (out.data_ptr(), given.data_ptr(), n), 4096)
-    run([one] * launches, {"out": (out, True), "in": (given, False)}, seed)
+    run([one] * launches, {"out": of(out, True), "in": of(given)}, seed)
     return out
 
 
@@ -219,7 +219,7 @@ def test_equal_seeds_give_equal_runs_and_others_differ():
 
     def times(seed: int) -> list[float]:
         out = torch.zeros(64)
-        run([kernel.launch_of(1, 64, (out.data_ptr(), 0, 0), 4096)], {"out": (out, True)}, seed)
+        run([kernel.launch_of(1, 64, (out.data_ptr(), 0, 0), 4096)], {"out": of(out, True)}, seed)
         return out.tolist()
 
     assert times(3) == times(3) != times(4)

@@ -16,6 +16,7 @@ from xpu_moe.formats.claims import (
     judge_fp8,
     judge_int4,
 )
+from xpu_moe.formats.patterns import EndlessPattern
 from xpu_moe.formats.quantization import UnsupportedCheckpoint, is_int4
 
 Hit = dict[str, Any]
@@ -67,12 +68,26 @@ def _refused(context: Context) -> Hit | None:
     device = context.device
     try:
         _claim(context, device or "cpu")
+    except EndlessPattern:
+        return None  # `_endless` speaks of it
     except UnsupportedCheckpoint as error:
         if device is None:  # on CUDA vLLM may serve it
             return {"says": f"{shown(error, 300)}: on XPU and CPU nothing serves it", "severity": "info"}
         cut = "group_size" in str(error) and context.plan.tp and tp_problem(context, context.plan.tp)
         # a group that forbids the cut as well is said of the plan, as the launcher says it
         return {"says": shown(error, 300), "severity": "info" if cut else "error"}
+    return None
+
+
+def _endless(context: Context) -> Hit | None:
+    if not context.model.quantization or not is_judged(context):
+        return None
+    try:
+        _claim(context, context.device or "cpu")
+    except EndlessPattern as error:
+        return {"says": shown(error, 300)}
+    except UnsupportedCheckpoint:
+        return None
     return None
 
 
@@ -103,6 +118,13 @@ RULE = Rule(
             "{says}.",
             "take a symmetric 4-bit AutoRound or GPTQ checkpoint of group 128 (32 and 64 are served too)",
             "xpu_moe/formats/claims.py", _refused,
+        ),
+        Row(
+            "claims.endless", "error", "model.quantization_config",
+            "matching a pattern of the quantisation's overrides does not end",
+            "{says}: the engine would try it for every module, and wait.",
+            "write that pattern in config.json without a repetition inside of a repetition, or take another export",
+            "xpu_moe/formats/patterns.py", _endless,
         ),
         Row(
             "claims.left", "info", "model.quantization_config",
