@@ -122,7 +122,7 @@ RULE = Rule(
         Row(
             "claims.endless", "error", "model.quantization_config",
             "matching a pattern of the quantisation's overrides does not end",
-            "{says}: the engine would try it for every module, and wait.",
+            "{says}. The plugin refuses such a pattern rather than wait for it.",
             "write that pattern in config.json without a repetition inside of a repetition, or take another export",
             "xpu_moe/formats/patterns.py", _endless,
         ),
