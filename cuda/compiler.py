@@ -24,6 +24,7 @@ from xpu_moe import streams
 from xpu_moe.env import read
 
 _OPTIONS = ("--std=c++17",)
+INSTRUCTIONS = Path(__file__).with_name("ptx.cuh")  # the header that every kernel includes
 # Compute capabilities whose full instruction set has a target of its own (wgmma, setmaxnreg: sm_90a).
 _SPECIFIC = frozenset({"sm_90", "sm_100", "sm_103", "sm_120"})
 

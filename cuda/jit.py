@@ -20,9 +20,10 @@ from typing import Any
 import torch
 
 from xpu_moe.cuda import fastlaunch
-from xpu_moe.cuda.compiler import CompileError, NoCompiler, Program, cubin, program
+from xpu_moe.cuda.compiler import INSTRUCTIONS, CompileError, NoCompiler, Program, cubin, program
 
 __all__ = [
+    "INSTRUCTIONS",
     "CompileError",
     "DriverError",
     "Kernel",

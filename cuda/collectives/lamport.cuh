@@ -14,12 +14,8 @@
 // The call number lives on the device, so a captured graph replays: each launch adds TICKETS to `ticket`, spread over
 // its blocks. A block reads it before it adds its own share, so ticket / TICKETS is the call number whenever it reads.
 
-typedef unsigned char u8;
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "ptx.cuh"
 
-constexpr u32 ALL = 0xffffffffu;
 constexpr u32 EMPTY = 0xffffffffu;
 constexpr u32 NOT_EMPTY = 0x7fffffffu;   // what an all-ones payload is sent as: still a NaN (in both halves, if 16-bit)
 constexpr int SLOTS = 3;
@@ -43,17 +39,13 @@ struct Watch {
 };
 
 __device__ __forceinline__ void wait_for_previous_grid() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+    wait_for_predecessor();
+    let_successor_start();
 }
 
 // Slot of this launch; every thread may ask, before `done`.
 __device__ __forceinline__ int slot_of_call(const char* arena) {
-    u64 ticket;
-    asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(ticket) : "l"(arena));
-    u64 call = ticket / TICKETS;
+    const u64 call = load_volatile_u64(arena) / TICKETS;
     return (int)(((u32)(call >> 32) % 3 + (u32)call % 3) % 3);   // 2^32 is 1 modulo 3
 }
 
@@ -62,33 +54,17 @@ __device__ __forceinline__ void done(char* arena) {
     __syncthreads();
     if (threadIdx.x == 0) {
         u64 share = blockIdx.x == 0 ? TICKETS - (gridDim.x - 1) : 1;
-        asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" :: "l"(arena), "l"(share) : "memory");
+        add_relaxed(arena, share);
     }
 }
 
 __device__ __forceinline__ u32 payload(u32 word) { return word == EMPTY ? NOT_EMPTY : word; }
 
 __device__ __forceinline__ void push(char* at, uint4 v) {
-    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};"
-                 :: "l"(at), "r"(payload(v.x)), "r"(payload(v.y)), "r"(payload(v.z)), "r"(payload(v.w)) : "memory");
+    store_volatile(at, make_uint4(payload(v.x), payload(v.y), payload(v.z), payload(v.w)));
 }
 
-__device__ __forceinline__ void push(char* at, uint2 v) {
-    asm volatile("st.volatile.global.v2.u32 [%0], {%1, %2};" :: "l"(at), "r"(payload(v.x)), "r"(payload(v.y)) : "memory");
-}
-
-__device__ __forceinline__ uint4 peek(const char* at) {
-    uint4 v;
-    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
-    return v;
-}
-
-__device__ __forceinline__ uint2 peek_pair(const char* at) {
-    uint2 v;
-    asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(at) : "memory");
-    return v;
-}
+__device__ __forceinline__ void push(char* at, uint2 v) { store_volatile(at, make_uint2(payload(v.x), payload(v.y))); }
 
 __device__ __forceinline__ bool arrived(uint4 v) {
     return v.x != EMPTY && v.y != EMPTY && v.z != EMPTY && v.w != EMPTY;
@@ -106,7 +82,7 @@ __device__ __noinline__ void give_up(u64* where, u64 peer, u64 slot, u64 offset,
     __threadfence_system();
     record[0] = 1;
     __threadfence_system();
-    asm volatile("trap;");
+    trap();
 }
 
 struct Patience {
@@ -115,8 +91,7 @@ struct Patience {
 
     __device__ __forceinline__ void tick(const Watch& watch, int peer, int slot, u64 offset) {
         if ((++polls & 1023) != 0) return;
-        u64 now;
-        asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+        const u64 now = nanoseconds();
         if (start == 0) start = now;
         else if (now - start > watch.limit_ns) give_up(watch.record, peer, slot, offset, now - start);
     }
@@ -137,11 +112,9 @@ template <int TYPE> __device__ __forceinline__ void widen(uint4 v, float* to) {
         if constexpr (TYPE == 0) {
             to[i] = __uint_as_float(word[i]);
         } else if constexpr (TYPE == 1) {
-            to[2 * i] = __uint_as_float(word[i] << 16);
-            to[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
+            floats_of_bf16(word[i], to[2 * i], to[2 * i + 1]);
         } else {
-            asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
-                : "=f"(to[2 * i]), "=f"(to[2 * i + 1]) : "r"(word[i]));
+            floats_of_half(word[i], to[2 * i], to[2 * i + 1]);
         }
     }
 }
@@ -151,9 +124,8 @@ __device__ __forceinline__ uint4 narrow(const float* from) {
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
         if constexpr (DTYPE == 0) word[i] = __float_as_uint(from[i]);
-        else if constexpr (DTYPE == 1)
-            asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word[i]) : "f"(from[2 * i + 1]), "f"(from[2 * i]));
-        else asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word[i]) : "f"(from[2 * i + 1]), "f"(from[2 * i]));
+        else if constexpr (DTYPE == 1) word[i] = bf16_pair(from[2 * i], from[2 * i + 1]);
+        else word[i] = half_pair(from[2 * i], from[2 * i + 1]);
     }
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
@@ -198,8 +170,8 @@ __device__ __forceinline__ void sum_in_rank_order(const uint4 (&from)[WORLD], fl
 }
 
 template <typename Vector> __device__ __forceinline__ Vector look(const char* at) {
-    if constexpr (sizeof(Vector) == 16) return peek(at);
-    else return peek_pair(at);
+    if constexpr (sizeof(Vector) == 16) return load_volatile(at);
+    else return load_volatile_pair(at);
 }
 
 // Waits for a vector of every other rank that is `wanted(peer)`: it arrives in the peer's part at base, and is cleared.

@@ -11,7 +11,7 @@ import torch
 
 from xpu_moe.cuda import jit
 from xpu_moe.cuda.collectives.arena import Arena
-from xpu_moe.cuda.compiler import Program, program
+from xpu_moe.cuda.compiler import INSTRUCTIONS, Program, program
 
 _HERE = Path(__file__).parent
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
@@ -64,7 +64,7 @@ def slot_bytes_needed(algorithm: str, total: int, world_size: int) -> int:
 def build(file: str, world_size: int, rank: int, dtype: int, **more: int) -> Program:
     """The translation unit of a kernel file for one rank."""
     defines = {"WORLD": world_size, "RANK": rank, "DTYPE": dtype, **more}
-    return program(_HERE / f"{file}.cu", defines, headers=(_HERE / "lamport.cuh",))
+    return program(_HERE / f"{file}.cu", defines, headers=(INSTRUCTIONS, _HERE / "lamport.cuh"))
 
 
 def _watch(arena: Arena) -> tuple[int, int]:

@@ -25,12 +25,8 @@ struct Place {   // vector `index` of a row: in Q or in K, its first column ther
 
 __device__ __forceinline__ float weight_of(const void* weight, int column) {
     if constexpr (WEIGHT_TYPE == 0) return ((const float*)weight)[column];
-    else if constexpr (WEIGHT_TYPE == 1) return __uint_as_float((u32)((const u16*)weight)[column] << 16);
-    else {
-        float value;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(((const u16*)weight)[column]));
-        return value;
-    }
+    else if constexpr (WEIGHT_TYPE == 1) return float_of_bf16(((const u16*)weight)[column]);
+    else return float_of_half(((const u16*)weight)[column]);
 }
 
 __device__ __forceinline__ void load_weights(const void* weight, Place place, bool aligned, float* to) {
@@ -101,10 +97,10 @@ extern "C" __global__ void qk_rms(const __grid_constant__ Peers peers, const cha
             const u64 there = (u64)part_of(lane, RANK) * gridDim.x * 8 + offset;
             char* at = arena + start + there;
             Patience patience;
-            uint2 got = peek_pair(at);
+            uint2 got = load_volatile_pair(at);
             while (!arrived(got)) {
                 patience.tick(watch, lane, slot, there);
-                got = peek_pair(at);
+                got = load_volatile_pair(at);
             }
             clear(at, got);
             sum_q = __uint_as_float(got.x), sum_k = __uint_as_float(got.y);

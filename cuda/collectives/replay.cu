@@ -2,9 +2,7 @@
 // Values are whole numbers in -8..8 that differ by place, rank and step, so that every sum is exact.
 // Defines: WORLD, RANK.
 
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
+#include "ptx.cuh"
 
 __device__ __forceinline__ float value(u32 place, u32 rank, u32 step) {
     u32 mixed = place * 2654435761u ^ (rank * 40503u + step * 2246822519u);

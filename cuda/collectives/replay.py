@@ -25,9 +25,8 @@ def soak(communicator: Any, meet: Callable[[], None], replays: int, count: int =
     arena = arenas.find(communicator.name)
     if arena is None:
         return {"all_reduces": 0, "wrong": 0, "reason": arenas.reason(communicator.name)}
-    unit = jit.program(
-        Path(__file__).with_name("replay.cu"), {"WORLD": communicator.world_size, "RANK": communicator.rank}
-    )
+    defines = {"WORLD": communicator.world_size, "RANK": communicator.rank}
+    unit = jit.program(Path(__file__).with_name("replay.cu"), defines, headers=(jit.INSTRUCTIONS,))
     turn = jit.load(unit, "turn", "PPPPI", arena.device)
     x = torch.zeros(count, dtype=torch.bfloat16, device="cuda")
     total = torch.empty_like(x)

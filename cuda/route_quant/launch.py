@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from xpu_moe.cuda.compiler import Program, program
+from xpu_moe.cuda.compiler import INSTRUCTIONS, Program, program
 from xpu_moe.cuda.route_quant import tuning
 from xpu_moe.ops.route_and_quant_fp8 import Options, Routed, empty
 
@@ -38,7 +38,7 @@ def build(
         "X_TYPE": x_type, "LOGITS_TYPE": logits_type, "BIAS_TYPE": bias_type, "RENORMALIZE": int(options.renormalize),
         "UE8M0": int(options.scale_ue8m0), "VECTOR": int(vector), "LOGITS_VECTOR": int(logits_vector),
     }  # fmt: skip
-    return program(Path(__file__).with_name("route_quant.cu"), defines)
+    return program(Path(__file__).with_name("route_quant.cu"), defines, headers=(INSTRUCTIONS,))
 
 
 def vector_shapes(hidden: int, x_stride: int, x_itemsize: int, options: Options) -> bool:

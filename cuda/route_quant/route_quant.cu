@@ -3,7 +3,7 @@
 // The grid is split by role: with `spread` 0 the first `route_blocks` blocks route one token a warp and the others
 // quantise; with `spread` s one block in 2^s routes until all have. Neither role waits for the other. Routing takes longest
 // and comes first while the grid fits the chip; a larger grid would otherwise begin without touching memory (measured,
-// tuning.py). No header is needed (NVRTC without include paths).
+// tuning.py).
 //
 //   route: a lane holds PER_LANE neighbouring experts, sorted once by falling key; then TOP_K rounds of one
 //          `redux.sync` over the lanes' heads. Rows without equal keys among the chosen (nearly all) take a faster sort
@@ -14,14 +14,11 @@
 // 1 bfloat16, 2 float16, bias also -1 = none), RENORMALIZE, UE8M0, VECTOR (x and q allow 16- and 8-byte access),
 // LOGITS_VECTOR (a lane's logits and bias allow 16-byte access; float32 only).
 
-typedef unsigned char u8;
-typedef unsigned int u32;
-typedef unsigned short u16;
+#include "ptx.cuh"
 
 #ifndef WARPS
 #define WARPS 4
 #endif
-constexpr u32 ALL = 0xffffffffu;
 constexpr int TAKEN = (int)0x80000000;     // below every key: already selected, or no such expert
 constexpr int UNUSABLE = TAKEN + 1;        // a NaN logit: selected only when nothing else is left
 constexpr int NEVER = 0x7fffffff;          // no key: the sortable form of a NaN
@@ -33,21 +30,9 @@ template <int TYPE> __device__ __forceinline__ float widen(const void* base, lon
     if constexpr (TYPE == 0) {
         return ((const float*)base)[index];
     } else if constexpr (TYPE == 1) {
-        return __uint_as_float((u32)((const u16*)base)[index] << 16);
+        return float_of_bf16(((const u16*)base)[index]);
     } else {
-        float value;
-        asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(((const u16*)base)[index]));
-        return value;
-    }
-}
-
-__device__ __forceinline__ void widen_pair(u32 packed, float& low, float& high) {
-    if constexpr (X_TYPE == 1) {
-        low = __uint_as_float(packed << 16);
-        high = __uint_as_float(packed & 0xffff0000u);
-    } else {
-        asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
-            : "=f"(low), "=f"(high) : "r"(packed));
+        return float_of_half(((const u16*)base)[index]);
     }
 }
 
@@ -60,16 +45,8 @@ __device__ __forceinline__ int sortable(float value) {
 // 1 / d, correctly rounded where d and 1 / d are normal: the approximation and one Newton step, without the branches that
 // __frcp_rn has for the rest. A score 1 / (1 + e^-x) then has the bits of torch.sigmoid, whose ids must be met exactly.
 __device__ __forceinline__ float reciprocal(float d) {
-    float r;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+    const float r = reciprocal_about(d);
     return fmaf(fmaf(-d, r, 1.0f), r, r);
-}
-
-// Volatile, so that all loads are under way before the first value is used: the compiler would move the bias behind a
-// branch, and its latency with it.
-__device__ __forceinline__ void load_four(const float* from, float* to) {
-    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3]) : "l"(from));
 }
 
 __device__ __forceinline__ void order(int (&key)[PER_LANE], int (&index)[PER_LANE], int a, int b) {
@@ -223,12 +200,6 @@ __device__ void route(const void* logits, long long logits_stride, const void* b
 }
 
 #if __CUDA_ARCH__ >= 890
-__device__ __forceinline__ u32 e4m3_pair(float low, float high) {
-    u16 packed;
-    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
-    return packed;
-}
-
 // x / s, correctly rounded, from r = 1 / s correctly rounded (Markstein): three instructions instead of a division.
 // The remainder can only underflow where the quotient is far below e4m3's smallest number. By a power of two the product
 // is exact.
@@ -272,7 +243,8 @@ __device__ __forceinline__ void unpack(const Run& run, float* value) {
     #pragma unroll
     for (int i = 0; i < WORDS; ++i) {
         if constexpr (X_TYPE == 0) value[i] = __uint_as_float(run.word[i]);
-        else widen_pair(run.word[i], value[2 * i], value[2 * i + 1]);
+        else if constexpr (X_TYPE == 1) floats_of_bf16(run.word[i], value[2 * i], value[2 * i + 1]);
+        else floats_of_half(run.word[i], value[2 * i], value[2 * i + 1]);
     }
 }
 #endif
@@ -282,7 +254,7 @@ __device__ __forceinline__ void quantise(const float* value, float divisor, floa
     for (int i = 0; i < 4; ++i) {
         const float* v = value + 4 * i;
         code[i] = e4m3_pair(divide(v[0], divisor, r), divide(v[1], divisor, r)) |
-                  e4m3_pair(divide(v[2], divisor, r), divide(v[3], divisor, r)) << 16;
+                  (u32)e4m3_pair(divide(v[2], divisor, r), divide(v[3], divisor, r)) << 16;
     }
 }
 
@@ -360,10 +332,8 @@ route_quant(const void* x, const void* logits, const void* bias, float* weights,
     __shared__ u16 chosen[WARPS][TOP_K];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     // Under a programmatic launch: nothing is read or written before the grid before this one has finished.
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
+    wait_for_predecessor();
+    let_successor_start();
     const int turn = blockIdx.x >> spread;
     if (turn < route_blocks && turn << spread == (int)blockIdx.x) {
         int token = turn * WARPS + warp;

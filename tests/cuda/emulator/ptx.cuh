@@ -1,4 +1,4 @@
-// The instructions of cuda/decode/ptx.cuh on the emulated machine: the same names, parameters and results.
+// The instructions of cuda/ptx.cuh on the emulated machine: the same names, parameters and results.
 #pragma once
 #include "numbers.hpp"
 #include "words.hpp"

@@ -1,4 +1,5 @@
-// The few instructions of sm_90 that the decode kernels are made of. No CUDA header is needed to compile this.
+// Every instruction of the kernels that CUDA C++ has no word for, written once. No CUDA header is needed to compile this.
+// tests/cuda/emulator/ptx.cuh has the same names for a CPU.
 #pragma once
 
 typedef unsigned char u8;
@@ -9,6 +10,10 @@ typedef unsigned long long u64;
 #define DEVICE static __device__ __forceinline__
 #define DEVICE_MEMBER __device__ __forceinline__
 
+constexpr u32 ALL = 0xffffffffu;  // the lanes of a warp
+
+DEVICE void trap() { asm volatile("trap;"); }  // an error at the host's next call
+
 // A spin that lasts longer than this many clocks (about 5 s) ends in a trap: an error at the next call, not a hang.
 constexpr long long SPIN_LIMIT = 10000000000LL;
 
@@ -17,7 +22,7 @@ struct Spin {
     DEVICE_MEMBER void once() {
         const long long now = clock64();
         if (start == 0) start = now;
-        if (now - start > SPIN_LIMIT) asm volatile("trap;");
+        if (now - start > SPIN_LIMIT) trap();
     }
 };
 
@@ -31,6 +36,12 @@ DEVICE u32 kept(u32 value) {
 DEVICE u32 multiprocessor() {  // its number
     u32 v;
     asm volatile("mov.u32 %0, %%smid;" : "=r"(v));
+    return v;
+}
+
+DEVICE u64 nanoseconds() {
+    u64 v;
+    asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(v));
     return v;
 }
 
@@ -79,9 +90,14 @@ DEVICE void named_arrive() {
     asm volatile("bar.arrive %0, %1;" ::"n"(ID), "n"(COUNT) : "memory");
 }
 
-// ---- programmatic dependent launch: both are empty where the launch did not ask for it
+// ---- programmatic dependent launch: both are empty where the launch did not ask for it, and before sm_90
+#if __CUDA_ARCH__ >= 900
 DEVICE void wait_for_predecessor() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 DEVICE void let_successor_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+#else
+DEVICE void wait_for_predecessor() {}
+DEVICE void let_successor_start() {}
+#endif
 
 // ---- bulk asynchronous copy, global -> shared; sizes and addresses are multiples of 16 bytes
 // Weights are read once: they leave L2 first.
@@ -105,6 +121,42 @@ DEVICE uint4 load_global(const void* pointer) {
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
                  : "l"(pointer));
     return v;
+}
+// Volatile, so that several loads are under way before the first value is used: the compiler would move one behind a
+// branch, and its latency with it.
+DEVICE void load_four(const float* from, float* to) {
+    asm volatile("ld.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(to[0]), "=f"(to[1]), "=f"(to[2]), "=f"(to[3])
+                 : "l"(from));
+}
+// What other devices write and read: the words arrive one by one, in any order.
+DEVICE u64 load_volatile_u64(const void* pointer) {
+    u64 v;
+    asm volatile("ld.volatile.global.u64 %0, [%1];" : "=l"(v) : "l"(pointer));
+    return v;
+}
+DEVICE uint2 load_volatile_pair(const void* pointer) {
+    uint2 v;
+    asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(pointer) : "memory");
+    return v;
+}
+DEVICE uint4 load_volatile(const void* pointer) {
+    uint4 v;
+    asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(pointer)
+                 : "memory");
+    return v;
+}
+DEVICE void store_volatile(void* pointer, uint2 v) {
+    asm volatile("st.volatile.global.v2.u32 [%0], {%1, %2};" ::"l"(pointer), "r"(v.x), "r"(v.y) : "memory");
+}
+DEVICE void store_volatile(void* pointer, uint4 v) {
+    asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(pointer), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w)
+                 : "memory");
+}
+DEVICE void add_relaxed(void* pointer, u64 by) {
+    asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(pointer), "l"(by) : "memory");
 }
 DEVICE uint4 load_shared(u32 address) {
     uint4 v;
@@ -200,11 +252,35 @@ DEVICE u16 half_of(float v) {
     asm("cvt.rn.f16.f32 %0, %1;" : "=h"(d) : "f"(v));
     return d;
 }
+// To the nearest, beyond 448 (and for an infinity) 448, a NaN 0x7f. From sm_89 on.
+DEVICE u16 e4m3_pair(float low, float high) {
+    u16 d;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(d) : "f"(high), "f"(low));
+    return d;
+}
 DEVICE float float_of_bf16(u16 v) { return __uint_as_float((u32)v << 16); }
 DEVICE float float_of_half(u16 v) {
     float d;
     asm("cvt.f32.f16 %0, %1;" : "=f"(d) : "h"(v));
     return d;
+}
+// The two values of a pair.
+DEVICE void floats_of_bf16(u32 pair, float& low, float& high) {
+    low = __uint_as_float(pair << 16);
+    high = __uint_as_float(pair & 0xffff0000u);
+}
+DEVICE void floats_of_half(u32 pair, float& low, float& high) {
+    asm("{ .reg .b16 a, b; mov.b32 {a, b}, %2; cvt.f32.f16 %0, a; cvt.f32.f16 %1, b; }"
+        : "=f"(low), "=f"(high)
+        : "r"(pair));
+}
+
+// ---- arithmetic
+// 1 / d within one unit of the last place; subnormals are zeros.
+DEVICE float reciprocal_about(float d) {
+    float r;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(d));
+    return r;
 }
 
 // ---- tensor cores. Lane = 4g + t. A: a0 (row g, k 2t..), a1 (row g + 8), a2 (row g, k 8 + 2t..), a3 (row g + 8);
