@@ -132,6 +132,87 @@ def test_packed_weights_that_config_does_not_tell_of_are_believed(tmp_path):
     assert (got.source, got.doubt) == ("headers", "")
 
 
+def indexed(path, tensors, listed=None, **metadata):
+    """A folder of one shard with an index of the tensors in `listed` (all of them)."""
+    shard(folder(path, SMALL) / "model-00001-of-00001.safetensors", tensors)
+    weight_map = dict.fromkeys(listed or tensors, "model-00001-of-00001.safetensors")
+    (path / INDEX).write_text(json.dumps({"metadata": metadata, "weight_map": weight_map}))
+    return read(path)
+
+
+TOTAL = sum({"BF16": 2}[dtype] * math.prod(shape) for dtype, shape in TENSORS.values())
+
+
+@pytest.mark.parametrize("total", [TOTAL, float(TOTAL), TOTAL - 1])
+def test_bytes_that_the_index_tells_are_enough(tmp_path, total):
+    found = indexed(tmp_path, TENSORS, total_size=total)
+    assert found.total == total
+    got = weights(found, shapes_of(found.config), 1)
+    assert (got.source, got.doubt, got.caveat) == ("headers", "", "")
+
+
+def test_a_byte_less_than_the_index_tells_is_not_believed(tmp_path):
+    """Every layer is there, and all but a norm of the bytes: half of what config.json means would let it pass."""
+    less = {name: kind for name, kind in TENSORS.items() if name != "model.norm.weight"}
+    found = indexed(tmp_path, less, total_size=TOTAL)
+    got = weights(found, shapes_of(found.config), 1)
+    assert got.source == "config"
+    assert got.doubt == f"the weights are {TOTAL - 128:,} of the {TOTAL:,} bytes that the index tells (total_size)"
+
+
+def test_a_total_that_is_told_stands_in_for_the_bound(tmp_path):
+    """A model that is far smaller than config.json means, with every layer and byte of its index."""
+    small = {name: kind for name, kind in TENSORS.items() if "mlp" not in name and "embed" not in name}
+    total = sum(2 * math.prod(shape) for _, shape in small.values())
+    for told, source in ((total, "headers"), (0, "config")):
+        found = indexed(tmp_path, small, total_size=told)
+        assert weights(found, shapes_of({**found.config, "vocab_size": 4096}), 1).source == source
+
+
+def test_a_tensor_of_the_index_that_no_file_holds_is_named(tmp_path):
+    found = indexed(tmp_path, TENSORS, [*TENSORS, "model.layers.0.gone.weight"], total_size=TOTAL)
+    got = weights(found, shapes_of(found.config), 1)
+    assert got.source == "config"
+    assert got.doubt == "no file holds 1 tensors of the index, the first model.layers.0.gone.weight"
+
+
+def test_an_expert_that_is_missing_is_told_without_an_index(tmp_path):
+    config = {**SMALL, "model_type": "minimax_m2", "num_local_experts": 4, "num_experts_per_tok": 2}
+    experts = {f"model.layers.0.block_sparse_moe.experts.{e}.{part}.weight": ("BF16", (128, 64)) for e in range(4)
+               for part in ("w1", "w2", "w3")}  # fmt: skip
+    rest = {name: kind for name, kind in TENSORS.items() if "mlp" not in name}
+    for there, doubt in ((4, ""), (3, "the weights hold 3 of 4 experts of layer 0")):
+        kept = {name: kind for name, kind in experts.items() if int(name.split(".")[5]) < there}
+        shard(folder(tmp_path, config) / "model.safetensors", {**rest, **kept})
+        found = read(tmp_path)
+        assert weights(found, shapes_of(found.config), 1).doubt == doubt
+
+
+def test_several_shards_without_a_total_are_believed_with_a_caveat(tmp_path):
+    names = list(TENSORS)
+    folder(tmp_path, SMALL)
+    for number, part in enumerate((names[:6], names[6:]), 1):
+        shard(tmp_path / f"model-0000{number}-of-00002.safetensors", {name: TENSORS[name] for name in part})
+    found = read(tmp_path)
+    got = weights(found, shapes_of(found.config), 1)
+    assert got.source == "headers" and "no index tells the bytes" in got.caveat
+
+
+@pytest.mark.parametrize("metadata", [None, [], {"total_size": "9"}, {"total_size": True}, {"total_size": -1},
+                                      {"total_size": 1e400}, {"total_size": 0.5}])  # fmt: skip
+def test_a_total_that_is_none_tells_nothing(tmp_path, metadata):
+    shard(folder(tmp_path, SMALL) / "a.safetensors", TENSORS)
+    index = {"metadata": metadata, "weight_map": dict.fromkeys(TENSORS, "a.safetensors")}
+    (tmp_path / INDEX).write_text(json.dumps(index))
+    assert read(tmp_path).total is None
+
+
+def test_a_type_that_is_not_known_has_the_bytes_of_its_place(tmp_path):
+    text = json.dumps({"a": {"dtype": "F6_E3M2", "shape": [8], "data_offsets": [2, 8]}}).encode()
+    (folder(tmp_path) / "a.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(8))
+    assert read(tmp_path).tensors["a"].bytes == 6
+
+
 @pytest.mark.parametrize(
     ("index", "word"),
     [("{", "no JSON"), ("[1]", "wanted a JSON object"), ('{"weight_map": 3}', "weight_map"),

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.plan.shapes_of_models import MINIMAX, MINIMAX_FP8, MINIMAX_INT4, QWEN3_8B
-from tests.plan.test_checkpoint import shard
+from tests.plan.test_checkpoint import SMALL, TENSORS, TOTAL, shard
 from xpu_moe.plan.__main__ import main
 from xpu_moe.plan.profiles import PROFILES
 
@@ -91,6 +91,24 @@ def test_an_incomplete_download_is_planned_from_config(capsys, model, tmp_path, 
     code, found = answer(capsys, *arguments)
     assert code == 0 and word in found.pop("notes")[0] and whole.pop("notes") == []
     assert found == whole
+
+
+def test_what_the_index_tells_is_in_the_notes(capsys, tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps(SMALL))
+    names = list(TENSORS)
+    for number, part in enumerate((names[:6], names[6:]), 1):
+        shard(tmp_path / f"model-0000{number}-of-00002.safetensors", {name: TENSORS[name] for name in part})
+    arguments = ("--model", str(tmp_path), "--card", "b70", "--max-model-len", "2048")
+    _, found = answer(capsys, *arguments)
+    assert found["weights_source"] == "headers" and "half of the bytes that config.json means" in found["notes"][0]
+    files = {name: f"model-0000{1 + (name in names[6:])}-of-00002.safetensors" for name in names}
+    for more, source in ((0, "headers"), (1, "config")):
+        index = {"metadata": {"total_size": TOTAL + more}, "weight_map": files}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+        _, found = answer(capsys, *arguments)
+        assert found["weights_source"] == source
+        lost = f"the weights are {TOTAL:,} of the {TOTAL + 1:,} bytes that the index tells (total_size)"
+        assert found["notes"] == ([f"{lost}; sizes are computed from config.json"] if more else [])
 
 
 def test_roofline_with_a_probes_file(capsys, model, tmp_path):

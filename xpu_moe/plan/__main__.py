@@ -23,7 +23,7 @@ from xpu_moe.plan.profiles import PROFILES, Profile
 from xpu_moe.plan.roofline import Roofline, roofline
 from xpu_moe.plan.shapes import Shapes, lacking, shapes_of
 from xpu_moe.plan.sizes import gib, size
-from xpu_moe.plan.weights import weights
+from xpu_moe.plan.weights import Weights, weights
 
 FITS, TOO_MUCH, USAGE = 0, 1, 2
 _MOST_JSON = 64 << 20
@@ -84,8 +84,8 @@ def _run(arguments: argparse.Namespace) -> int:
     card = _card(arguments, profile)
     request = _request(arguments, profile, card)
     _check(request, shapes)
-    plan, doubt = _plan(checkpoint, shapes, card, request)
-    notes = _notes(checkpoint, shapes, request, doubt)
+    plan, found = _plan(checkpoint, shapes, card, request)
+    notes = _notes(checkpoint, shapes, request, found)
     line = _roofline(arguments, shapes, card, request) if arguments.roofline else None
     if arguments.plot:
         picture.png(plan, arguments.plot)
@@ -154,18 +154,19 @@ def _check(request: Request, shapes: Shapes) -> None:
         raise Wrong(f"--tp: got {request.tp}: {says}; possible: {', '.join(map(str, good))}")
 
 
-def _plan(checkpoint: Checkpoint, shapes: Shapes, card: Card, request: Request) -> tuple[MemoryPlan, str]:
-    """The plan, and why the weights that are there were not believed."""
+def _plan(checkpoint: Checkpoint, shapes: Shapes, card: Card, request: Request) -> tuple[MemoryPlan, Weights]:
+    """The plan, and the weights that it is made of."""
     found = weights(checkpoint, shapes, request.tp, request.pp, request.expert_parallel)
-    return plan_memory(shapes, found.parts, card, request, found.source), found.doubt
+    return plan_memory(shapes, found.parts, card, request, found.source), found
 
 
-def _notes(checkpoint: Checkpoint, shapes: Shapes, request: Request, doubt: str) -> list[str]:
+def _notes(checkpoint: Checkpoint, shapes: Shapes, request: Request, found: Weights) -> list[str]:
     """What a reader of the plan must know beside it."""
     missing = checkpoint.shards_missing
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
     lost = f"missing in the checkpoint: {missing[0]}{more}" if missing else ""
-    notes = [f"{text}; sizes are computed from config.json" for text in (checkpoint.problem, lost, doubt) if text]
+    notes = [f"{text}; sizes are computed from config.json" for text in (checkpoint.problem, lost, found.doubt) if text]
+    notes += [found.caveat] if found.caveat else []
     if split.needs_finer(shapes, request.tp, expert_parallel=request.expert_parallel):
         notes.append(f"--tp {request.tp} splits the FP8 blocks of the experts, which vLLM does from 0.32 on")
     return notes

@@ -68,7 +68,8 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """`problem` names what is wrong with the index or a shard while config.json is fine."""
+    """`problem` names what is wrong with the index or a shard while config.json is fine. `total` is what the index
+    says that all tensors take (metadata.total_size, bytes); None where it says nothing."""
 
     path: Path
     config: Mapping[str, Any]
@@ -76,6 +77,7 @@ class Checkpoint:
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     shards_missing: tuple[str, ...] = ()
     problem: Problem | None = None
+    total: int | None = None
 
     @property
     def bytes_on_disk(self) -> int:
@@ -93,8 +95,7 @@ def read(folder: Path) -> Checkpoint:
             if (folder / name).is_file():
                 quantization = _object(folder / name)
                 break
-    tensors, missing, problem = _tensors(folder)
-    return Checkpoint(folder, config, quantization, tensors, missing, problem)
+    return Checkpoint(folder, config, quantization, *_tensors(folder))
 
 
 def read_config(file: Path) -> Checkpoint:
@@ -123,25 +124,28 @@ def _object(file: Path) -> dict[str, Any]:
     return content
 
 
-def _tensors(folder: Path) -> tuple[dict[str, Tensor], tuple[str, ...], Problem | None]:
+def _tensors(folder: Path) -> tuple[dict[str, Tensor], tuple[str, ...], Problem | None, int | None]:
+    """A Checkpoint's tensors, shards_missing, problem and total."""
     index = folder / "model.safetensors.index.json"
     listed: dict[str, str] = {}
+    total = None
     if index.is_file():
         try:
-            weight_map = _object(index).get("weight_map")
+            content = _object(index)
         except BadCheckpoint as error:
-            return {}, (), error.problem
+            return {}, (), error.problem, None
+        weight_map, total = content.get("weight_map"), _total(content.get("metadata"))
         if not isinstance(weight_map, dict):
-            return {}, (), Problem(index.name, "weight_map is no object", _AGAIN)
+            return {}, (), Problem(index.name, "weight_map is no object", _AGAIN), None
         if not weight_map:
-            return {}, (), Problem(index.name, "weight_map names no tensor", _AGAIN)
+            return {}, (), Problem(index.name, "weight_map names no tensor", _AGAIN), None
         listed = {str(name): str(shard) for name, shard in weight_map.items()}
         shards = sorted(set(listed.values()))
     else:
         shards = _with_the_rest(sorted(file.name for file in folder.glob("*.safetensors")))
     outside = [shard for shard in shards if "/" in shard or "\\" in shard or shard.startswith(".")]
     if outside:
-        return {}, (), Problem(index.name, f"shard {outside[0]!r} lies outside the folder")
+        return {}, (), Problem(index.name, f"shard {outside[0]!r} lies outside the folder"), None
     tensors = {name: Tensor(shard) for name, shard in listed.items()}
     missing, problem = [], None
     for shard in shards:
@@ -153,7 +157,15 @@ def _tensors(folder: Path) -> tuple[dict[str, Tensor], tuple[str, ...], Problem 
             tensors.update({n: t for n, t in header(file).items() if not listed or n in listed})
         except BadCheckpoint as error:
             problem = problem or error.problem
-    return tensors, tuple(missing), problem
+    return tensors, tuple(missing), problem, total
+
+
+def _total(metadata: Any) -> int | None:
+    """Some writers have it as 12345.0."""
+    value = metadata.get("total_size") if isinstance(metadata, dict) else None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _with_the_rest(names: list[str]) -> list[str]:
@@ -199,6 +211,8 @@ def _declared(file: Path, declared: Mapping[str, Any], room: int) -> dict[str, T
         end = offsets[1] if isinstance(offsets, list) and len(offsets) == 2 and type(offsets[1]) is int else 0
         if end > room:
             raise BadCheckpoint(file.name, f"truncated, tensor {name!r} ends {end - room} bytes after the file")
-        bits = _ELEMENT_BITS.get(str(dtype), 16)
-        found[name] = Tensor(file.name, math.prod(shape) * bits // 8, str(dtype), tuple(shape))
+        begin = offsets[0] if end and type(offsets[0]) is int else end
+        bits = _ELEMENT_BITS.get(str(dtype))
+        size = math.prod(shape) * bits // 8 if bits else max(0, end - begin)
+        found[name] = Tensor(file.name, size, str(dtype), tuple(shape))
     return found

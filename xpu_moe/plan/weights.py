@@ -21,48 +21,79 @@ _PARTS: tuple[tuple[str, re.Pattern[str], bool], ...] = (
     ("attention", re.compile(r"attn|attention"), False),
     ("dense_mlp", re.compile(r"mlp|feed_forward|shared_expert"), False),
 )
+_EXPERT = re.compile(r"\.layers\.(\d+)\..*\.experts\.(\d+)\.")
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _DROPPED = re.compile(r"\.(?:qzeros|g_idx|weight_zero_point|weight_shape)$")
 _PACKED = re.compile(r"\.(?:qweight|weight_packed|weight_scale(?:_inv)?|scales|absmax)$")
 _KV = re.compile(r"\.(?:k_proj|v_proj)\.")
+_UNTOLD = (
+    "no index tells the bytes of all weights (total_size): they are taken as whole for their layers, their experts and "
+    "half of the bytes that config.json means"
+)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """`source`: headers or config. `doubt` says why headers that could be read are not believed."""
+    """`source`: headers or config. `doubt` says why headers that could be read are not believed, `caveat` by what
+    little they are."""
 
     parts: Parts
     source: str
     doubt: str = ""
+    caveat: str = ""
 
 
 def weights(checkpoint: Checkpoint, shapes: Shapes, tp: int, pp: int = 1, expert_parallel: bool = False) -> Weights:
     """Bytes of the rank that holds most. Headers count only when every tensor's size is known and they are whole."""
-    known = checkpoint.tensors and all(tensor.bytes is not None for tensor in checkpoint.tensors.values())
-    known = known and not checkpoint.shards_missing and checkpoint.problem is None
-    doubt = incomplete(checkpoint.tensors, shapes) if known else ""
+    known = bool(checkpoint.tensors) and not checkpoint.shards_missing and checkpoint.problem is None
+    doubt = incomplete(checkpoint.tensors, shapes, checkpoint.total) if known else ""
     if known and not doubt and pp == 1:
-        return Weights(from_headers(checkpoint.tensors, shapes, tp), "headers")
+        several = len({tensor.shard for tensor in checkpoint.tensors.values()}) > 1
+        caveat = _UNTOLD if several and checkpoint.total is None else ""
+        return Weights(from_headers(checkpoint.tensors, shapes, tp), "headers", caveat=caveat)
     return Weights(shapes.weights_per_rank(tp, pp, expert_parallel), "config", doubt)
 
 
-def incomplete(tensors: Mapping[str, Tensor], shapes: Shapes) -> str:
+def incomplete(tensors: Mapping[str, Tensor], shapes: Shapes, total: int | None = None) -> str:
     """Why these tensors cannot be the whole model of config.json; "" where they can.
 
-    Half of the bytes that config.json means is the bound: writers differ by a few percent, a lost shard may be small,
-    but then its layer is missing as well. Packed weights that config.json does not tell of are judged by layers alone.
+    `total` is what the index says that they take together: exact. Where it says nothing, half of the bytes that
+    config.json means is the bound: writers differ by a few percent, a lost shard may be small, but then a layer or an
+    expert is missing as well. Packed weights that config.json does not tell of have no such bound.
     """
+    lost = [name for name, tensor in tensors.items() if tensor.bytes is None]
+    if lost:
+        return f"no file holds {len(lost)} tensors of the index, the first {lost[0]}"
     layers = {int(found.group(1)) for name in tensors if (found := _LAYER.search(name))}
     have = sum(layer < shapes.layers for layer in layers)
     if layers and have < shapes.layers:
         return f"the weights hold {have} of {shapes.layers} layers"
+    there = sum(tensor.bytes or 0 for tensor in tensors.values())
+    if total is not None and there < total:
+        return f"the weights are {there:,} of the {total:,} bytes that the index tells (total_size)"
+    if says := _experts_lost(tensors, shapes):
+        return says
+    if total is not None and layers:
+        return ""
     told = shapes.quant is not None and shapes.quant.bits < 16
     if not told and any(_PACKED.search(name) for name in tensors):
         return ""
-    there, meant = sum(tensor.bytes or 0 for tensor in tensors.values()), shapes.weights_per_rank(1).total
+    meant = shapes.weights_per_rank(1).total
     if 2 * there >= meant:
         return ""
     return f"the weights are {_size(there)}, config.json means {_size(meant)}"
+
+
+def _experts_lost(tensors: Mapping[str, Tensor], shapes: Shapes) -> str:
+    """Where experts have names of their own, a layer that has some must have all."""
+    experts: dict[int, set[int]] = {}
+    for name in tensors:
+        if found := _EXPERT.search(name):
+            experts.setdefault(int(found.group(1)), set()).add(int(found.group(2)))
+    for layer, held in sorted(experts.items()):
+        if layer < shapes.layers and len(held) < shapes.num_experts:
+            return f"the weights hold {len(held)} of {shapes.num_experts} experts of layer {layer}"
+    return ""
 
 
 def _size(count: int) -> str:
