@@ -200,6 +200,13 @@ def header(file: Path) -> dict[str, Tensor]:
     return _declared(file, declared, size - _HEADER - length)
 
 
+def _place(offsets: Any) -> tuple[int, int]:
+    """Where a tensor begins and ends; (0, 0) where the header does not tell."""
+    if isinstance(offsets, list) and len(offsets) == 2 and all(type(place) is int for place in offsets):
+        return offsets[0], offsets[1]
+    return 0, 0
+
+
 def _declared(file: Path, declared: Mapping[str, Any], room: int) -> dict[str, Tensor]:
     found = {}
     for name, entry in declared.items():
@@ -208,10 +215,9 @@ def _declared(file: Path, declared: Mapping[str, Any], room: int) -> dict[str, T
         dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
         if not isinstance(shape, list) or not all(type(n) is int and n >= 0 for n in shape):
             raise BadCheckpoint(file.name, f"tensor {name!r} has no shape", _AGAIN)
-        end = offsets[1] if isinstance(offsets, list) and len(offsets) == 2 and type(offsets[1]) is int else 0
+        begin, end = _place(offsets)
         if end > room:
             raise BadCheckpoint(file.name, f"truncated, tensor {name!r} ends {end - room} bytes after the file")
-        begin = offsets[0] if end and type(offsets[0]) is int else end
         bits = _ELEMENT_BITS.get(str(dtype))
         size = math.prod(shape) * bits // 8 if bits else max(0, end - begin)
         found[name] = Tensor(file.name, size, str(dtype), tuple(shape))
