@@ -154,6 +154,8 @@ void block_on(const char* what, u32 which) {
     if (_setjmp(lane.at) == 0) run(next_lane());
 }
 
+u32 draw(u32 choices) { return m.random.below(choices); }
+
 void pause() {
     m.pausing.push_back(m.running);
     block_on("somebody else");

@@ -63,6 +63,7 @@ void wait_for_predecessor();
 void let_successor_start();
 
 u32 multiprocessor();
+u32 draw(u32 choices);  // at random, below `choices`
 [[noreturn]] void fail(const char* format, ...);
 
 }  // namespace machine

@@ -45,4 +45,14 @@ inline float float_of_e4m3(uint8_t v) {
     return v & 0x80 ? -size : size;
 }
 
+inline uint8_t e4m3_of(float v) {  // beyond the largest, 448, it stays there
+    if (std::isnan(v)) return 0x7F;
+    const uint8_t sign = std::signbit(v) ? 0x80 : 0;
+    const float size = std::fabs(v);
+    if (size >= 448.f) return sign | 0x7E;
+    if (size < 0x1p-6f) return sign | (uint8_t)std::nearbyint(size * 0x1p9f);  // subnormal: steps of 2^-9
+    const uint32_t u = bits(size);
+    return sign | (uint8_t)((u + 0x7FFFF + (u >> 20 & 1) - (120u << 23)) >> 20);
+}
+
 }  // namespace numbers

@@ -11,11 +11,16 @@ typedef unsigned long long u64;
 #define DEVICE static inline
 #define DEVICE_MEMBER inline
 
+constexpr u32 ALL = 0xffffffffu;
+
+DEVICE void trap() { machine::fail("trap"); }
+
 struct Spin {
     void once() { machine::pause(); }
 };
 DEVICE u32 kept(u32 value) { return value; }
 DEVICE u32 multiprocessor() { return machine::multiprocessor(); }
+DEVICE u64 nanoseconds() { return machine::clock(); }
 DEVICE u32 shared_address(const void* pointer) { return machine::shared_address(pointer); }
 
 // ---- barriers
@@ -52,6 +57,7 @@ DEVICE uint4 load_relaxed(const void* pointer) {
     return v;
 }
 DEVICE void store_relaxed(void* pointer, uint4 v) { machine::store_single(pointer, &v, 16); }
+DEVICE void load_four(const float* from, float* to) { machine::load_global(from, to, 16); }
 DEVICE uint4 load_shared(u32 address) { return from_shared<uint4>(address); }
 DEVICE float load_shared_float(u32 address) { return from_shared<float>(address); }
 DEVICE float load_shared_scale(u32 address) { return from_shared<float>(address); }
@@ -91,6 +97,18 @@ DEVICE u32 multiply_bf16(u32 a, u32 b) {
 DEVICE u32 half_of_e4m3(u32 v, int upper) {
     const u32 pair = upper ? v >> 16 : v;
     return half_pair(numbers::float_of_e4m3((u8)pair), numbers::float_of_e4m3((u8)(pair >> 8)));
+}
+DEVICE u16 e4m3_pair(float low, float high) { return numbers::e4m3_of(low) | numbers::e4m3_of(high) << 8; }
+DEVICE void floats_of_bf16(u32 pair, float& low, float& high) { low = float_of_bf16((u16)pair), high = float_of_bf16(pair >> 16); }
+DEVICE void floats_of_half(u32 pair, float& low, float& high) { low = float_of_half((u16)pair), high = float_of_half(pair >> 16); }
+
+// ---- arithmetic
+// As far off as the hardware may be: by a drawn -1, 0 or 1 unit of the last place.
+DEVICE float reciprocal_about(float d) {
+    if (std::fabs(d) < 0x1p-126f) d = std::copysign(0.f, d);
+    const float r = 1.f / d;
+    if (std::fabs(r) < 0x1p-126f) return std::copysign(0.f, r);
+    return std::isfinite(r) ? numbers::value(numbers::bits(r) + machine::draw(3) - 1) : r;
 }
 
 // ---- tensor cores

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <tuple>
 #include <utility>
 
@@ -16,6 +17,8 @@
 #define __restrict__
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
+#define __grid_constant__
+#define __CUDA_ARCH__ 900
 
 #define threadIdx (machine::thread_index())
 #define blockIdx (machine::block_index())
@@ -124,6 +127,26 @@ SHUFFLE(__shfl_down_sync, "shfl.down", lane + by < 32 ? lane + by : lane)
 inline unsigned __ballot_sync(unsigned mask, bool yes) { return words::whole(mask), words::ballot(yes); }
 inline int __any_sync(unsigned mask, bool yes) { return words::whole(mask), words::ballot(yes) != 0; }
 inline int __all_sync(unsigned mask, bool yes) { return words::whole(mask), words::ballot(yes) == ~0u; }
+namespace words {
+// Of all lanes' values the one that is `better` than the others.
+template <class T, class Better>
+inline T best(unsigned mask, T value, Better) {
+    whole(mask);
+    machine::u32 in = bits_as<machine::u32>(value), out;
+    const auto combine = [](const machine::Words& in, machine::Words& out) {
+        T found = bits_as<T>(in[0][0]);
+        for (int lane = 1; lane < 32; ++lane)
+            if (const T other = bits_as<T>(in[lane][0]); Better{}(other, found)) found = other;
+        for (int lane = 0; lane < 32; ++lane) out[lane][0] = bits_as<machine::u32>(found);
+    };
+    machine::collective("redux", &in, 1, combine, &out, 1);
+    return bits_as<T>(out);
+}
+}  // namespace words
+template <class T>
+inline T __reduce_max_sync(unsigned mask, T value) { return words::best(mask, value, std::greater<T>{}); }
+template <class T>
+inline T __reduce_min_sync(unsigned mask, T value) { return words::best(mask, value, std::less<T>{}); }
 inline void __syncwarp(unsigned mask = ~0u) { words::whole(mask), machine::sync_warp(); }
 inline void __syncthreads() { machine::named_barrier(0, 0, true); }
 
