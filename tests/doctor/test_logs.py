@@ -285,6 +285,15 @@ def test_a_named_pipe_is_read_as_the_file_is(tmp_path, packed):
     writer.join(5)
 
 
+def test_a_device_has_no_end_and_is_refused(capsys):
+    from xpu_moe.launch.explain_log import main
+
+    assert main(["/dev/zero", "--json"]) == 64
+    out, err = capsys.readouterr()
+    assert err == "explain-log: '/dev/zero': a device, which need not have an end; give it the text of a log\n"
+    assert json.loads(out)["cannot"] in err
+
+
 @pytest.mark.parametrize("name", ["-", "/dev/stdin"])
 def test_standard_input_is_read(name):
     log = RECORDED[0]

@@ -6,6 +6,7 @@ import codecs
 import gzip
 import io
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -38,10 +39,10 @@ def explain_file(path: Path, progress: Callable[[int, int], None] | None = None)
     """What the log in `path` means; `-` is standard input. `progress(bytes read, size)` is called for each MiB.
 
     A pipe will do (its size counts as 0): it is read once, from front to back. Raises OSError when the file cannot be
-    read, NotALog when it is no text.
+    read, NotALog when it is no text, or a device (/dev/kmsg waits for the next message for ever).
     """
     explainer = Explainer()
-    size = 0 if str(path) == "-" else path.stat().st_size
+    size = 0 if str(path) == "-" else _size(path)
     with _opened(path) as file:
         head = file.read(4096)
         encoding = _encoding(head)
@@ -52,6 +53,13 @@ def explain_file(path: Path, progress: Callable[[int, int], None] | None = None)
                 progress(done, size)
             _take(explainer, chunk, encoding)
     return explainer.result()
+
+
+def _size(path: Path) -> int:
+    found = path.stat()
+    if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
+        raise NotALog("a device, which need not have an end")
+    return found.st_size
 
 
 def _opened(path: Path) -> BinaryIO:
