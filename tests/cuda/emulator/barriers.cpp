@@ -100,6 +100,7 @@ void bulk_copy(u32 to, const void* from, u32 bytes, u32 barrier) {
     if (!b.fenced) fail("a bulk copy to a barrier that was made without a fence");
     const u32 offset = offset_in_shared(to, bytes, "a bulk copy");
     check_range(from, bytes, false, "a bulk copy");
+    settle(), deliver_overlapping(from, bytes);
     if (block.order) {
         Conflict conflict;
         if (block.order->copy(offset, bytes, b.place, b.phase, me().knows, me().warp->number, me().number, conflict))

@@ -1,10 +1,11 @@
 """CUDA C++ kernels on a CPU: compiled by the host's C++ compiler against an emulated machine, and checked.
 
 A kernel's source is compiled as it is; only its header of instructions, ptx.cuh, is replaced by the emulator's. Every
-lane is a fiber; the order in which they run, and when a bulk copy arrives, are drawn from a seed, so several seeds are
-several interleavings. What a run refuses (`Fault`): accesses outside the tensors that were named, or of shared memory
-that barriers do not order; copies that are askew; barriers used before they are made; lanes that meet in different
-collectives; launches that never end. What it cannot show: time, registers, the weak order of global memory.
+lane is a fiber; the order in which they run, when a bulk copy arrives, and when other blocks see a store (stores.cpp),
+are drawn from a seed, so several seeds are several interleavings. What a run refuses (`Fault`): accesses outside the
+tensors that were named, or of shared memory that barriers do not order; copies that are askew; barriers used before
+they are made; lanes that meet in different collectives; launches that never end. What it cannot show: time, registers,
+loads that are made early, blocks that see two stores in different orders.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from xpu_moe.cuda import jit
 from xpu_moe.cuda.compiler import Program
 
 _HERE = Path(__file__).parent
-_MACHINE = ("fibers.cpp", "launches.cpp", "warps.cpp", "barriers.cpp", "memory.cpp", "tensor.cpp")
+_MACHINE = ("fibers.cpp", "launches.cpp", "warps.cpp", "barriers.cpp", "memory.cpp", "stores.cpp", "tensor.cpp")
 _FOR_KERNELS = ("machine.hpp", "words.hpp", "numbers.hpp", "entry.hpp")
 _OPTIONS = ("-std=c++17", "-O2", "-g1", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-Wno-unknown-pragmas")
 # Every plain load and store calls the machine: the library that would answer otherwise is not linked.
@@ -58,12 +59,14 @@ class _Launch(ctypes.Structure):
         ("constants", ctypes.c_void_p), ("constants_end", ctypes.c_void_p),
         ("grid", ctypes.c_uint32), ("block", ctypes.c_uint32),
         ("shared", ctypes.c_uint32), ("static_shared", ctypes.c_uint32),
+        ("stream", ctypes.c_uint32), ("resident", ctypes.c_uint32),
     ]  # fmt: skip
 
 
 class _Range(ctypes.Structure):
     _fields_ = [
-        ("first", ctypes.c_void_p), ("bytes", ctypes.c_size_t), ("writable", ctypes.c_int), ("name", ctypes.c_char_p),
+        ("first", ctypes.c_void_p), ("bytes", ctypes.c_size_t), ("writable", ctypes.c_int),
+        ("stream", ctypes.c_int), ("name", ctypes.c_char_p),
     ]  # fmt: skip
 
 
@@ -115,7 +118,7 @@ def _machine() -> ctypes.CDLL:
     library = ctypes.CDLL(str(_built("machine", texts, (), _MACHINE)), mode=ctypes.RTLD_GLOBAL)
     library.machine_emulate.argtypes = [
         ctypes.POINTER(_Launch), ctypes.c_int, ctypes.POINTER(_Range), ctypes.c_int, ctypes.c_uint64, ctypes.c_int,
-        ctypes.POINTER(_Report),
+        ctypes.c_int, ctypes.POINTER(_Report),
     ]  # fmt: skip
     return library
 
@@ -148,15 +151,25 @@ class Kernel:
         self._format, _ = jit.arguments_layout(signature)
 
     def launch_of(
-        self, grid: int, block: int, arguments: Sequence[int | float], shared: int = 0, static_shared: int = 0
+        self,
+        grid: int,
+        block: int,
+        arguments: Sequence[int | float],
+        shared: int = 0,
+        static_shared: int = 0,
+        *,
+        stream: int = 0,
+        resident: int = 0,
     ) -> _Launch:
-        """A launch of `grid` blocks of `block` threads; `shared`, `static_shared`: bytes of a block."""
+        """A launch of `grid` blocks of `block` threads; `shared`, `static_shared`: bytes of a block.
+
+        `resident`: so many blocks at once, begun in order (0: all)."""
         packed = struct.pack(self._format, *arguments)
         slots = (ctypes.c_uint64 * _MOST_SLOTS).from_buffer_copy(packed.ljust(_MOST_SLOTS * 8, b"\0"))
         launch = _Launch(
             ctypes.cast(self._library.emulated_body, ctypes.c_void_p).value, ctypes.addressof(slots),
             self._library.emulated_constants(), self._library.emulated_constants_end(), grid, block, shared,
-            static_shared,
+            static_shared, stream, resident,
         )  # fmt: skip
         launch.kept = slots  # alive as long as the launch
         return launch
@@ -169,21 +182,27 @@ class Memory:
     address: int
     bytes: int
     writable: bool = False
+    stream: int = -1  # whose launches may touch it (-1: all)
 
 
-def of(tensor: torch.Tensor, writable: bool = False) -> Memory:
+def of(tensor: torch.Tensor, writable: bool = False, stream: int = -1) -> Memory:
     """A tensor whose elements lie one behind the other."""
-    return Memory(tensor.data_ptr(), tensor.numel() * tensor.element_size(), writable)
+    return Memory(tensor.data_ptr(), tensor.numel() * tensor.element_size(), writable, stream)
 
 
-def run(launches: Sequence[_Launch], memory: Mapping[str, Memory], seed: int = 0, races: bool = True) -> Counted:
-    """Emulate launches on one stream, each of which may start when the one before lets it. Raises Fault."""
+def run(
+    launches: Sequence[_Launch], memory: Mapping[str, Memory], seed: int = 0, races: bool = True, patience: int = 200
+) -> Counted:
+    """Emulate launches: those of a stream one after the other, each of which may start when the one before lets it;
+    streams side by side. Raises Fault, also when `patience` rounds bring nothing to those who look again and again."""
     listed = (_Launch * len(launches))(*launches)
     named = (_Range * len(memory))(
-        *(_Range(part.address, part.bytes, part.writable, name.encode()) for name, part in memory.items())
+        *(_Range(part.address, part.bytes, part.writable, part.stream, name.encode()) for name, part in memory.items())
     )
     report = _Report()
-    failed = _machine().machine_emulate(listed, len(launches), named, len(memory), seed, races, ctypes.byref(report))
+    failed = _machine().machine_emulate(
+        listed, len(launches), named, len(memory), seed, races, patience, ctypes.byref(report)
+    )
     if failed:
         raise Fault(f"seed {seed}: {report.text.decode()}")
     return Counted(report.switches, report.copies, report.copied_bytes)

@@ -11,7 +11,6 @@ Machine m;
 
 namespace {
 
-constexpr int STALE_LIMIT = 200;  // rounds in which only those ran who look again, before nobody is said to go on
 constexpr u64 STACK_MARK = 0x5AFE57AC4B07704FULL;
 
 Warp* take(std::vector<Warp*>& from) {
@@ -33,8 +32,8 @@ void describe_waiting() {
                     if (lane.left || !lane.started || at > sizeof m.report->text - 120) continue;
                     const Lane& first = warp.lanes[0];
                     if (lane.number && !first.left && !strcmp(first.waits, lane.waits) && first.waits_for == lane.waits_for) continue;
-                    at += snprintf(m.report->text + at, sizeof m.report->text - at, "\n  block %u warp %d lane %d: %s %u",
-                                   block.number.x, warp.number, lane.number, lane.waits, lane.waits_for);
+                    at += snprintf(m.report->text + at, sizeof m.report->text - at, "\n  stream %u block %u warp %d lane %d: %s %u",
+                                   grid->launch->stream, block.number.x, warp.number, lane.number, lane.waits, lane.waits_for);
                 }
 }
 
@@ -70,7 +69,9 @@ void fail(const char* format, ...) {
     va_end(arguments);
     if (m.running) {
         const Lane& lane = me();
-        snprintf(where, sizeof where, "block %u, warp %d, lane %d: ", lane.warp->block->number.x, lane.warp->number, lane.number);
+        const int at = m.streams > 1 ? snprintf(where, sizeof where, "stream %u, ", stream()) : 0;
+        snprintf(where + at, sizeof where - at, "block %u, warp %d, lane %d: ", lane.warp->block->number.x, lane.warp->number,
+                 lane.number);
     }
     snprintf(m.report->text, sizeof m.report->text, "%s%s", where, text);
     m.failed = true;
@@ -99,7 +100,9 @@ void wake_all(std::vector<Lane*>& lanes) {
 void something_happened() { m.stale = 0; }
 
 Lane* next_lane() {
+    if (m.running) settle();
     ++m.clock;
+    if (!m.storing.empty() && m.random.one_in(m.eagerness)) deliver_store();
     if (!m.copies.empty() && m.random.one_in(m.eagerness)) deliver_one();
     if (!m.pausing.empty() && m.random.one_in(64)) {
         const u32 i = m.random.below((u32)m.pausing.size());
@@ -118,8 +121,12 @@ Lane* next_lane() {
             deliver_one();
             continue;
         }
+        if (!m.storing.empty() && (m.pausing.empty() || m.random.one_in(4))) {
+            deliver_store();
+            continue;
+        }
         if (!m.pausing.empty()) {
-            if (++m.stale > STALE_LIMIT) break;
+            if (++m.stale > m.patience) break;
             wake_all(m.pausing);
             continue;
         }

@@ -10,6 +10,11 @@ namespace machine {
 namespace {
 
 unsigned char* new_stack() {
+    if (!m.free_stacks.empty()) {
+        unsigned char* stack = m.free_stacks.back();
+        m.free_stacks.pop_back();
+        return stack;
+    }
     if (m.stacks_used + STACK > m.stacks_bytes) fail("more lanes than stacks");
     unsigned char* stack = m.stacks + m.stacks_used;
     m.stacks_used += STACK;
@@ -17,31 +22,54 @@ unsigned char* new_stack() {
 }
 
 void make_grids(const Launch* launches, int count) {
+    std::map<u32, Grid*> last;
+    std::map<u32, bool> slow;
     for (int i = 0; i < count; ++i) {
         auto grid = std::make_unique<Grid>();
         grid->launch = &launches[i];
         grid->blocks.resize(launches[i].grid);
         grid->living = grid->held = (int)launches[i].grid;
-        if (i) grid->before = m.grids.back().get(), m.grids.back()->after = grid.get();
+        Grid*& before = last[launches[i].stream];
+        if (before) before->after = grid.get(), grid->before = before;
+        else slow[launches[i].stream] = m.random.one_in(4);
+        grid->slow = slow[launches[i].stream];
+        before = grid.get();
         m.grids.push_back(std::move(grid));
     }
+    m.streams = (int)last.size();
     for (auto& grid : m.grids) {
         u32 number = 0;
         for (Block& block : grid->blocks) {
             const u32 threads = grid->launch->block;
             block.grid = grid.get();
             block.number = {number++, 0, 0};
-            block.warps = std::vector<Warp>(threads / 32);
             block.living = (int)threads;
-            for (size_t w = 0; w < block.warps.size(); ++w) {
-                Warp& warp = block.warps[w];
-                warp.block = &block, warp.number = (int)w;
-                for (int lane = 0; lane < 32; ++lane) {
-                    warp.lanes[lane].warp = &warp, warp.lanes[lane].number = lane;
-                    warp.lanes[lane].thread = {(u32)w * 32 + lane, 0, 0};
-                }
-            }
         }
+    }
+}
+
+void begin_block(Grid& grid) {
+    const Launch& launch = *grid.launch;
+    Block& block = grid.blocks[grid.begun++];
+    block.shared_bytes = launch.shared + launch.static_shared;
+    block.shared = (unsigned char*)aligned_alloc(1024, (block.shared_bytes + 1023) / 1024 * 1024 + 1024);
+    memset(block.shared, POISON, block.shared_bytes);
+    block.static_bytes = launch.shared;
+    block.warps = std::vector<Warp>(launch.block / 32);
+    if (m.races) block.order = std::make_unique<Order>(block.shared_bytes, (int)block.warps.size());
+    for (size_t w = 0; w < block.warps.size(); ++w) {
+        Warp& warp = block.warps[w];
+        warp.block = &block, warp.number = (int)w;
+        warp.slow = grid.slow || m.random.one_in(8);
+        for (int number = 0; number < 32; ++number) {
+            Lane& lane = warp.lanes[number];
+            lane.warp = &warp, lane.number = number;
+            lane.thread = {(u32)w * 32 + number, 0, 0};
+            lane.stack = new_stack();
+            lane.knows.at[warp.number] = 1;
+        }
+        warp.ready = ~0u;
+        queue(warp);
     }
 }
 
@@ -68,26 +96,14 @@ bool enough_stacks(size_t lanes) {
 
 void start_grid(Grid& grid) {
     grid.started = true;
-    const Launch& launch = *grid.launch;
-    for (Block& block : grid.blocks) {
-        block.shared_bytes = launch.shared + launch.static_shared;
-        block.shared = (unsigned char*)aligned_alloc(1024, (block.shared_bytes + 1023) / 1024 * 1024 + 1024);
-        memset(block.shared, POISON, block.shared_bytes);
-        block.static_bytes = launch.shared;
-        if (m.races) block.order = std::make_unique<Order>(block.shared_bytes, (int)block.warps.size());
-        for (Warp& warp : block.warps) {
-            warp.slow = m.random.one_in(8);
-            for (Lane& lane : warp.lanes) {
-                lane.stack = new_stack();
-                lane.knows.at[warp.number] = 1;
-            }
-            warp.ready = ~0u;
-            queue(warp);
-        }
-    }
+    const size_t at_once = grid.launch->resident ? grid.launch->resident : grid.blocks.size();
+    while (grid.begun < grid.blocks.size() && grid.begun < at_once) begin_block(grid);
 }
 
 void lane_left(Lane& lane) {
+    settle();
+    if (m.leaving) m.free_stacks.push_back(m.leaving);
+    m.leaving = lane.stack;  // free when another lane runs
     lane.left = true;
     lane.warp->left |= 1u << lane.number;
     Block& block = *lane.warp->block;
@@ -97,7 +113,11 @@ void lane_left(Lane& lane) {
     if (block.copies) fail("the block ends with %d copies under way", block.copies);
     for (int i = 0; i < 16; ++i)
         if (block.named[i].arrived) fail("the block ends with %d threads at named barrier %d", block.named[i].arrived, i);
-    if (--grid.living == 0 && grid.after) wake_all(grid.after->waiting);
+    if (grid.begun < grid.blocks.size()) begin_block(grid);
+    if (--grid.living == 0) {
+        for (Block& each : grid.blocks) deliver_all(each);
+        if (grid.after) wake_all(grid.after->waiting);
+    }
     let_go(block);
 }
 
@@ -107,6 +127,7 @@ Index block_size() { return {my_block().grid->launch->block, 1, 1}; }
 Index grid_size() { return {my_block().grid->launch->grid, 1, 1}; }
 u32 multiprocessor() { return my_block().number.x; }
 u64 clock() { return m.clock; }
+u32 stream() { return my_block().grid->launch->stream; }
 
 void wait_for_predecessor() {
     Grid& grid = *my_block().grid;
@@ -119,13 +140,14 @@ void let_successor_start() { let_go(my_block()); }
 }  // namespace machine
 
 extern "C" int machine_emulate(const machine::Launch* launches, int count, const machine::Range* ranges, int range_count,
-                               machine::u64 seed, int races, machine::Report* report) {
+                               machine::u64 seed, int races, int patience, machine::Report* report) {
     using namespace machine;
     m.random.state = seed * 0x9E3779B97F4A7C15ULL + 0x1234567ULL;
     for (int i = 0; i < 8; ++i) m.random.next();
     static const u32 SPREAD[] = {2, 16, 256};
     m.stickiness = SPREAD[m.random.below(3)], m.eagerness = SPREAD[m.random.below(3)];
     m.range = ranges, m.ranges_count = range_count, m.report = report, m.races = races != 0;
+    m.patience = patience;
     m.failed = false, m.stale = 0, m.clock = 0, m.running = nullptr, m.copies_made = m.copied_bytes = 0;
     report->text[0] = 0;
     size_t lanes = 0;
@@ -134,10 +156,11 @@ extern "C" int machine_emulate(const machine::Launch* launches, int count, const
         snprintf(report->text, sizeof report->text, "no memory for %zu stacks", lanes);
         return 1;
     }
-    m.stacks_used = 0;
+    m.stacks_used = 0, m.leaving = nullptr;
     make_grids(launches, count);
     if (_setjmp(m.out) == 0) {
-        start_grid(*m.grids[0]);
+        for (auto& grid : m.grids)
+            if (!grid->before) start_grid(*grid);
         run(next_lane());
     }
     m.running = nullptr;
@@ -145,5 +168,6 @@ extern "C" int machine_emulate(const machine::Launch* launches, int count, const
         for (Block& block : grid->blocks) free(block.shared);
     report->copies = m.copies_made, report->copied_bytes = m.copied_bytes, report->switches = m.clock;
     m.grids.clear(), m.ready.clear(), m.ready_slow.clear(), m.pausing.clear(), m.copies.clear();
+    m.storing.clear(), m.fresh.clear(), m.free_stacks.clear();
     return m.failed ? 1 : 0;
 }

@@ -50,6 +50,9 @@ void store_shared(u32 address, const void* from, u32 bytes);
 void load_global(const void* from, void* to, u32 bytes);            // an ordinary load
 void load_single(const void* from, void* to, u32 bytes);            // one value, however wide
 void store_single(void* to, const void* from, u32 bytes);
+void load_words(const void* from, void* to, u32 bytes);             // each word for itself; others may run first
+void store_words(void* to, const void* from, u32 bytes);
+void fence();                                                       // others see what this block has stored
 void prefetch(const void* pointer);
 enum class Atomic { add, bit_or };
 void atomic(void* pointer, const void* by, void* before, u32 bytes, Atomic what);  // of integers
@@ -61,6 +64,7 @@ u64 clock();
 // ---- launches that overlap
 void wait_for_predecessor();
 void let_successor_start();
+u32 stream();
 
 u32 multiprocessor();
 u32 draw(u32 choices);  // at random, below `choices`

@@ -23,6 +23,7 @@ void check_range(const void* pointer, u32 bytes, bool writes, const char* what) 
     const unsigned char* p = (const unsigned char*)pointer;
     for (size_t i = 0; i < m.ranges_count; ++i) {
         const Range& range = m.range[i];
+        if (range.stream >= 0 && (u32)range.stream != stream()) continue;
         if (p < range.first || p + bytes > range.first + range.bytes) continue;
         if (writes && !range.writable) fail("%s of %u bytes: %s may not be written", what, bytes, range.name);
         return;
@@ -78,21 +79,33 @@ void store_shared(u32 address, const void* from, u32 bytes) {
 void load_global(const void* from, void* to, u32 bytes) {
     if ((uintptr_t)from % bytes) fail("a load of %u bytes at %p: not aligned", bytes, from);
     check_range(from, bytes, false, "a load");
+    deliver_overlapping(from, bytes);
     memcpy(to, from, bytes);
 }
 void load_single(const void* from, void* to, u32 bytes) { load_global(from, to, bytes); }
 void store_single(void* to, const void* from, u32 bytes) {
     if ((uintptr_t)to % bytes) fail("a store of %u bytes at %p: not aligned", bytes, to);
     check_range(to, bytes, true, "a store");
-    memcpy(to, from, bytes);
-    something_happened();
+    store_later(to, from, bytes);
+}
+void load_words(const void* from, void* to, u32 bytes) {
+    if (m.random.one_in(2)) pause();
+    load_global(from, to, bytes);
+}
+void store_words(void* to, const void* from, u32 bytes) {
+    if ((uintptr_t)to % bytes) fail("a store of %u bytes at %p: not aligned", bytes, to);
+    check_range(to, bytes, true, "a store");
+    for (u32 i = 0; i < bytes; i += 4) store_later((char*)to + i, (const char*)from + i, 4);
 }
 void prefetch(const void* pointer) { check_range(pointer, 1, false, "a prefetch"); }
 
 void atomic(void* pointer, const void* by, void* before, u32 bytes, Atomic what) {
     if ((uintptr_t)pointer % bytes) fail("an atomic of %u bytes at %p: not aligned", bytes, pointer);
     if (in_shared(pointer)) look_at_shared((u32)((unsigned char*)pointer - my_block().shared), bytes, Use::atomic);
-    else check_range(pointer, bytes, true, "an atomic");
+    else {
+        check_range(pointer, bytes, true, "an atomic");
+        settle(), deliver_overlapping(pointer, bytes);
+    }
     u64 old = 0, operand = 0;
     memcpy(&old, pointer, bytes), memcpy(&operand, by, bytes);
     const u64 now = what == Atomic::add ? old + operand : old | operand;
@@ -118,7 +131,8 @@ void plain(const void* pointer, u32 bytes, bool writes) {
     if (!writes && p >= launch.constants && p < launch.constants_end) return;
     if (!writes && p >= slots && p < slots + MOST_SLOTS * 8) return;
     check_range(p, bytes, writes, writes ? "a store" : "a load");
-    if (writes) something_happened();
+    if (writes) remember((void*)pointer, bytes);
+    else deliver_overlapping(pointer, bytes);
 }
 
 }  // namespace machine

@@ -57,6 +57,27 @@ DEVICE uint4 load_relaxed(const void* pointer) {
     return v;
 }
 DEVICE void store_relaxed(void* pointer, uint4 v) { machine::store_single(pointer, &v, 16); }
+DEVICE u64 load_volatile_u64(const void* pointer) {
+    u64 v;
+    machine::load_words(pointer, &v, 8);
+    return v;
+}
+DEVICE uint2 load_volatile_pair(const void* pointer) {
+    uint2 v;
+    machine::load_words(pointer, &v, 8);
+    return v;
+}
+DEVICE uint4 load_volatile(const void* pointer) {
+    uint4 v;
+    machine::load_words(pointer, &v, 16);
+    return v;
+}
+DEVICE void store_volatile(void* pointer, uint2 v) { machine::store_words(pointer, &v, 8); }
+DEVICE void store_volatile(void* pointer, uint4 v) { machine::store_words(pointer, &v, 16); }
+DEVICE void add_relaxed(void* pointer, u64 by) {
+    u64 before;
+    machine::atomic(pointer, &by, &before, 8, machine::Atomic::add);
+}
 DEVICE void load_four(const float* from, float* to) { machine::load_global(from, to, 16); }
 DEVICE uint4 load_shared(u32 address) { return from_shared<uint4>(address); }
 DEVICE float load_shared_float(u32 address) { return from_shared<float>(address); }

@@ -81,6 +81,12 @@ struct Copy {
     const unsigned char* from;
 };
 
+struct Store {  // that other blocks do not see yet
+    unsigned char* to;
+    u32 bytes;
+    unsigned char what[16];
+};
+
 struct Block {
     Grid* grid = nullptr;
     Index number{};
@@ -94,6 +100,7 @@ struct Block {
     std::unique_ptr<Order> order;
     int living = 0, copies = 0;
     bool let_go = false;
+    std::vector<Store> stores;  // in order
 };
 
 struct Grid {
@@ -101,7 +108,8 @@ struct Grid {
     Grid *before = nullptr, *after = nullptr;
     std::vector<Block> blocks;
     int living = 0, held = 0;  // blocks that have not ended; that have not let the successor start
-    bool started = false;
+    size_t begun = 0;          // blocks
+    bool started = false, slow = false;
     std::vector<Lane*> waiting;  // for the grid before
 };
 
@@ -111,16 +119,21 @@ struct Machine {
     std::vector<Warp*> ready, ready_slow;
     std::vector<Lane*> pausing;
     std::vector<Copy> copies;
+    std::vector<Block*> storing;  // those with stores that others do not see yet
+    std::vector<Store> fresh;     // plain stores since the last switch: `what` was there before
     const Range* range = nullptr;
     size_t ranges_count = 0;
     Lane* running = nullptr;
     unsigned char* stacks = nullptr;
     size_t stacks_bytes = 0, stacks_used = 0;
+    std::vector<unsigned char*> free_stacks;
+    unsigned char* leaving = nullptr;  // the stack of a lane that has left
     jmp_buf out;
     ucontext_t context;
     u64 clock = 0;
-    int stale = 0;
+    int stale = 0, patience = 0;
     u32 stickiness = 16, eagerness = 16;
+    int streams = 1;
     bool races = true, failed = false;
     Report* report = nullptr;
     u64 copies_made = 0, copied_bytes = 0;
@@ -147,6 +160,14 @@ void lane_left(Lane& lane);
 // ---- barriers.cpp
 void deliver_one();  // a part of a copy, or its last one
 void complete_if_done(Barrier& barrier);
+
+// ---- stores.cpp
+void store_later(void* to, const void* from, u32 bytes);  // others see it at some time
+void remember(void* to, u32 bytes);                        // a plain store that is about to be made
+void settle();                                             // before others run: they see the plain stores later
+void deliver_store();                                      // one of any block
+void deliver_overlapping(const void* pointer, u32 bytes);  // those of this block: it sees its own
+void deliver_all(Block& block);
 
 // ---- memory.cpp
 bool in_shared(const void* pointer);

@@ -165,7 +165,8 @@ inline T atomicOr(T* at, T by) {
 }
 inline void __nanosleep(unsigned) { machine::pause(); }
 inline long long clock64() { return (long long)machine::clock(); }
-inline void __threadfence() {}
+inline void __threadfence() { machine::fence(); }
+inline void __threadfence_system() { machine::fence(); }
 
 // ---- calling a kernel with its parameters in slots of 8 bytes, as the driver's packed buffer has them
 namespace words {
