@@ -65,7 +65,7 @@ def memory_of(chosen: Plan, arguments: tuple) -> dict[str, Memory]:
 
 
 class Card:
-    """Emulated launches, in the order in which they were made. Those made inside `queue()` are kept to its end, and then
+    """Emulated launches, in the order in which they were made. Those made inside `queue()` are kept to its end, then
     overlap as programmatic dependent launches may."""
 
     def __init__(self, row_blocks: int = 4, races: bool = True, edit: Edit | None = None) -> None:
