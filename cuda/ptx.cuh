@@ -205,6 +205,9 @@ DEVICE u16 load_shared_scale16(u32 address) {
     asm volatile("ld.shared.u16 %0, [%1];" : "=h"(v) : "r"(address));
     return v;
 }
+// Several lanes may store there at once: one of their values stays.
+template <class T>
+DEVICE void store_any(T* at, T value) { *at = value; }
 DEVICE void prefetch_l1(const void* pointer) { asm volatile("prefetch.global.L1 [%0];" ::"l"(pointer)); }
 // A later write by anybody is seen in L2: allowed before the predecessor's results are waited for.
 DEVICE void prefetch_l2(const void* pointer) { asm volatile("prefetch.global.L2 [%0];" ::"l"(pointer)); }

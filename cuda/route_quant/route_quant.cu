@@ -91,7 +91,7 @@ __device__ __forceinline__ bool select(int (&key)[PER_LANE], int (&index)[PER_LA
         const u32 equal = __ballot_sync(ALL, mine);
         tie = tie || (equal & (equal - 1)) != 0 || best == last;
         last = best;
-        if (mine) chosen[slot] = (u16)index[0];
+        if (mine) store_any(chosen + slot, (u16)index[0]);
         #pragma unroll
         for (int i = 0; i + 1 < PER_LANE; ++i) {
             key[i] = mine ? key[i + 1] : key[i];
@@ -202,10 +202,10 @@ __device__ void route(const void* logits, long long logits_stride, const void* b
 #if __CUDA_ARCH__ >= 890
 // x / s, correctly rounded, from r = 1 / s correctly rounded (Markstein): three instructions instead of a division.
 // The remainder can only underflow where the quotient is far below e4m3's smallest number. By a power of two the product
-// is exact.
+// is exact. (The remainder is taken with the other sign so that -0 stays -0.)
 __device__ __forceinline__ float divide(float x, float s, float r) {
     float quotient = x * r;
-    return UE8M0 ? quotient : fmaf(fmaf(-quotient, s, x), r, quotient);
+    return UE8M0 ? quotient : fmaf(-fmaf(quotient, s, -x), r, quotient);
 }
 
 // The scale s of a group, and what `divide` wants: a divisor and r = 1 / s. For an infinite amax s = inf and r = 0, with

@@ -59,7 +59,7 @@ class _Launch(ctypes.Structure):
         ("constants", ctypes.c_void_p), ("constants_end", ctypes.c_void_p),
         ("grid", ctypes.c_uint32), ("block", ctypes.c_uint32),
         ("shared", ctypes.c_uint32), ("static_shared", ctypes.c_uint32),
-        ("stream", ctypes.c_uint32), ("resident", ctypes.c_uint32),
+        ("stream", ctypes.c_uint32), ("resident", ctypes.c_uint32), ("programmatic", ctypes.c_uint32),
     ]  # fmt: skip
 
 
@@ -160,16 +160,18 @@ class Kernel:
         *,
         stream: int = 0,
         resident: int = 0,
+        programmatic: bool = True,
     ) -> _Launch:
         """A launch of `grid` blocks of `block` threads; `shared`, `static_shared`: bytes of a block.
 
-        `resident`: so many blocks at once, begun in order (0: all)."""
+        `resident`: so many blocks at once, begun in order (0: all). `programmatic`: it may begin when the launch before
+        lets it."""
         packed = struct.pack(self._format, *arguments)
         slots = (ctypes.c_uint64 * _MOST_SLOTS).from_buffer_copy(packed.ljust(_MOST_SLOTS * 8, b"\0"))
         launch = _Launch(
             ctypes.cast(self._library.emulated_body, ctypes.c_void_p).value, ctypes.addressof(slots),
             self._library.emulated_constants(), self._library.emulated_constants_end(), grid, block, shared,
-            static_shared, stream, resident,
+            static_shared, stream, resident, programmatic,
         )  # fmt: skip
         launch.kept = slots  # alive as long as the launch
         return launch
@@ -193,8 +195,10 @@ def of(tensor: torch.Tensor, writable: bool = False, stream: int = -1) -> Memory
 def run(
     launches: Sequence[_Launch], memory: Mapping[str, Memory], seed: int = 0, races: bool = True, patience: int = 200
 ) -> Counted:
-    """Emulate launches: those of a stream one after the other, each of which may start when the one before lets it;
-    streams side by side. Raises Fault, also when `patience` rounds bring nothing to those who look again and again."""
+    """Emulate launches: those of a stream one after the other, streams side by side.
+
+    Raises Fault, also when `patience` rounds bring nothing to those who look again and again.
+    """
     listed = (_Launch * len(launches))(*launches)
     named = (_Range * len(memory))(
         *(_Range(part.address, part.bytes, part.writable, part.stream, name.encode()) for name, part in memory.items())

@@ -12,7 +12,8 @@ struct Launch {
     const unsigned char *constants, *constants_end;  // where the kernel's own constants are
     u32 grid, block, shared, static_shared;  // blocks, threads of a block, bytes
     u32 stream;    // launches of one stream follow each other, those of several run side by side
-    u32 resident;  // so many blocks at once, started in order (0: all)
+    u32 resident;  // so many blocks at once, begun in order (0: all)
+    u32 programmatic;  // may begin before the launch before on its stream has ended
 };
 struct Range {  // memory that a kernel may touch
     const unsigned char* first;
@@ -28,7 +29,7 @@ struct Report {
 
 }  // namespace machine
 
-// `count` launches, each of which may start when the one before on its stream lets it (programmatic dependent launch).
+// `count` launches, each of which begins when the one before on its stream has ended or, where programmatic, lets it.
 // `patience`: rounds in which only those ran who look again, before nobody is said to go on. 0: all went well.
 extern "C" int machine_emulate(const machine::Launch* launches, int count, const machine::Range* ranges, int range_count,
                                machine::u64 seed, int races, int patience, machine::Report* report);

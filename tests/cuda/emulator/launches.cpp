@@ -78,7 +78,7 @@ void let_go(Block& block) {
     if (block.let_go) return;
     block.let_go = true;
     Grid& grid = *block.grid;
-    if (--grid.held == 0 && grid.after && !grid.after->started) start_grid(*grid.after);
+    if (--grid.held == 0 && grid.after && grid.after->launch->programmatic) start_grid(*grid.after);
 }
 
 bool enough_stacks(size_t lanes) {
@@ -119,6 +119,7 @@ void lane_left(Lane& lane) {
         if (grid.after) wake_all(grid.after->waiting);
     }
     let_go(block);
+    if (grid.living == 0 && grid.after && !grid.after->started) start_grid(*grid.after);
 }
 
 Index thread_index() { return me().thread; }

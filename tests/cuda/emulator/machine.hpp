@@ -50,6 +50,7 @@ void store_shared(u32 address, const void* from, u32 bytes);
 void load_global(const void* from, void* to, u32 bytes);            // an ordinary load
 void load_single(const void* from, void* to, u32 bytes);            // one value, however wide
 void store_single(void* to, const void* from, u32 bytes);
+void store_any(void* to, const void* from, u32 bytes);              // several lanes may, at once: one of the values stays
 void load_words(const void* from, void* to, u32 bytes);             // each word for itself; others may run first
 void store_words(void* to, const void* from, u32 bytes);
 void fence();                                                       // others see what this block has stored

@@ -88,6 +88,12 @@ void store_single(void* to, const void* from, u32 bytes) {
     check_range(to, bytes, true, "a store");
     store_later(to, from, bytes);
 }
+void store_any(void* to, const void* from, u32 bytes) {
+    if (!in_shared(to)) return store_single(to, from, bytes);
+    const u32 offset = (u32)((unsigned char*)to - my_block().shared);
+    look_at_shared(offset, bytes, Use::atomic);
+    memcpy(my_block().shared + offset, from, bytes);
+}
 void load_words(const void* from, void* to, u32 bytes) {
     if (m.random.one_in(2)) pause();
     load_global(from, to, bytes);

@@ -89,6 +89,8 @@ DEVICE void store_shared_pair(u32 address, u32 low, u32 high) {
     machine::store_shared(address, v, 8);
 }
 DEVICE void store_shared_float(u32 address, float value) { machine::store_shared(address, &value, 4); }
+template <class T>
+DEVICE void store_any(T* at, T value) { machine::store_any(at, &value, sizeof value); }
 DEVICE void prefetch_l1(const void* pointer) { machine::prefetch(pointer); }
 DEVICE void prefetch_l2(const void* pointer) { machine::prefetch(pointer); }
 
