@@ -128,6 +128,7 @@ class Run:
         while True:
             self._alive(server)
             if client.health():
+                server.read_up()  # the phases that the log tells come before the canary's
                 self._seconds["healthy"] = round(time.monotonic() - self._begun, 2)
                 return
             time.sleep(_TICK)
@@ -135,6 +136,7 @@ class Run:
     def _alive(self, server: Server) -> None:
         code = server.poll()
         if code is not None:
+            server.read_up()  # its last lines name the phase
             raise LaunchError(ENGINE, f"vLLM ended with code {code} in phase {self._watch.phase}")
         with self._lock:
             stall = self._watch.stalled(time.monotonic())

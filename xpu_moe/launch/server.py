@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import os
+import select
 import subprocess
 import sys
 import threading
@@ -39,6 +40,7 @@ class Server:
             env=dict(environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             start_new_session=True,
         )  # fmt: skip
+        self._taking = threading.Lock()  # held from the reading of some lines until they are taken
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -50,6 +52,19 @@ class Server:
     def poll(self) -> int | None:
         """The exit code once the server has ended."""
         return self._child.poll()
+
+    def read_up(self, limit_s: float = 2.0) -> None:
+        """Wait until every line that was written before now is taken, at most `limit_s` seconds: the reader may be
+        behind what else is seen of the server."""
+        assert self._child.stdout is not None
+        end = time.monotonic() + limit_s
+        waiting = select.poll()
+        waiting.register(self._child.stdout, select.POLLIN)
+        while self._reader.is_alive() and time.monotonic() < end:
+            with self._taking:
+                if not waiting.poll(0):
+                    return
+            time.sleep(0.01)
 
     def stop(self) -> float:
         """End the server and everything below it; the seconds that took. May be called twice."""
@@ -70,20 +85,24 @@ class Server:
     def _read(self) -> None:
         assert self._child.stdout is not None
         descriptor = self._child.stdout.fileno()
+        ready = select.poll()
+        ready.register(descriptor, select.POLLIN)
         rest = b""
         while True:
-            try:
-                data = os.read(descriptor, 1 << 16)
-            except OSError:
-                break
-            if not data:
-                break
-            rest += data
-            *lines, rest = rest.replace(b"\r", b"\n").split(b"\n")
-            if len(rest) > 1 << 16:
-                lines, rest = [*lines, rest], b""
-            for raw in lines:
-                self._take(raw)
+            ready.poll()
+            with self._taking:
+                try:
+                    data = os.read(descriptor, 1 << 16)
+                except OSError:
+                    break
+                if not data:
+                    break
+                rest += data
+                *lines, rest = rest.replace(b"\r", b"\n").split(b"\n")
+                if len(rest) > 1 << 16:
+                    lines, rest = [*lines, rest], b""
+                for raw in lines:
+                    self._take(raw)
         if rest:
             self._take(rest)
 
