@@ -7,6 +7,7 @@ model is a real one a sum whose result is known.
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import urllib.error
@@ -19,6 +20,7 @@ PROMPT = "The first ten prime numbers are"
 QUESTION = "What is 17 + 25? Answer with the number alone."
 ANSWER = "42"
 TOKENS = 16
+_NO_ANSWER = (OSError, ValueError, http.client.HTTPException)  # the last: it ended in the middle of an answer
 
 
 class CanaryFailed(Exception):
@@ -49,7 +51,7 @@ class Client:
         try:
             with _OPENER.open(f"{self._url}/health", timeout=2) as answer:
                 return answer.status == 200
-        except (OSError, ValueError):
+        except _NO_ANSWER:
             return False
 
     def first_model(self) -> str:
@@ -89,7 +91,7 @@ class Client:
                 return json.loads(answer.read())
         except urllib.error.HTTPError as error:
             raise CanaryFailed(f"{path}: HTTP {error.code}: {_message(error)}") from None
-        except (OSError, ValueError) as error:
+        except _NO_ANSWER as error:
             raise CanaryFailed(f"{path}: {getattr(error, 'reason', None) or error}") from None
 
 
@@ -136,5 +138,5 @@ def _message(error: urllib.error.HTTPError) -> str:
     try:
         found = json.loads(error.read())
         return str(found.get("error", {}).get("message", found))[:300]
-    except (OSError, ValueError, AttributeError):
+    except (*_NO_ANSWER, AttributeError):
         return str(error.reason)
