@@ -28,6 +28,7 @@ _GRACE_S = 0.4  # after a death, for the others to show whether they died of it
 _LONG_GRACE_S = 3.0  # the same where those that ended blame another one
 _OF_ANOTHER = ("onnection closed", "onnection reset", "by peer", "imed out", "imeout", "roken pipe")
 _REAP_S = 4.0
+_UNMET = ("spawn", "start", "init")  # phases before the ranks have met
 
 
 @dataclass
@@ -155,7 +156,10 @@ class Supervisor:
                 return self._outcome("hang", f"no rank reported anything for {self._limit():g} s")
 
     def _limit(self) -> float:
-        return self._timeout_s if len(self._hello) == len(self._ranks) else self._start_timeout_s
+        loading = len(self._hello) < len(self._ranks)
+        if self._others:  # a rank waits in the meeting for those that are not watched here, and may be loading
+            loading = loading or any(rank.phase in _UNMET for rank in self._ranks)
+        return self._start_timeout_s if loading else self._timeout_s
 
     def _mismatch(self) -> str:
         libraries = {n: f"{h['library']['name']} {h['library']['version']}" for n, h in self._hello.items()}
