@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 LARGEST = 4
+MEET_S = 120.0  # four Pythons load torch within it, also where other work has the cores
 
 
-def run_ranks(world: int, function: Callable, *arguments: Any, timeout_s: float = 60.0) -> list[Any]:
+def run_ranks(world: int, function: Callable, *arguments: Any, timeout_s: float = 2 * MEET_S) -> list[Any]:
     """`function(communicator, *arguments)` on ranks 0..world-1; raises with the text of a rank that failed."""
     inboxes, outbox = _pool()
     for inbox in inboxes[:world]:
@@ -35,7 +36,7 @@ def run_alone(world: int, function: Callable) -> list[Any]:
         for process in ranks:
             process.start()
         try:
-            answers = dict([outbox.get(timeout=60) for _ in ranks])
+            answers = dict([outbox.get(timeout=2 * MEET_S) for _ in ranks])
         finally:
             for process in ranks:
                 process.kill()
@@ -46,7 +47,7 @@ def run_alone(world: int, function: Callable) -> list[Any]:
 def _once(rank: int, world: int, address: str, function: Callable, outbox) -> None:
     from xpu_moe.comm import group as groups
 
-    outbox.put((rank, function(groups.init("cpu", rank, world, address=address, timeout_s=30))))
+    outbox.put((rank, function(groups.init("cpu", rank, world, address=address, timeout_s=MEET_S))))
     outbox.close()
     outbox.join_thread()
 
@@ -85,12 +86,12 @@ def _work(rank: int, address: str, inbox, outbox) -> None:
     from xpu_moe.comm import group as groups
 
     torch.set_num_threads(1)
-    whole = groups.init("cpu", rank, LARGEST, address=address, timeout_s=30)
+    whole = groups.init("cpu", rank, LARGEST, address=address, timeout_s=MEET_S)
     parts = {world: dist.new_group(list(range(world))) for world in range(2, LARGEST)}
     while (job := inbox.get()) is not None:
         world, function, arguments = job
         try:
-            communicator = whole if world == LARGEST else groups.adopt(parts[world], timeout_s=30)
+            communicator = whole if world == LARGEST else groups.adopt(parts[world], timeout_s=MEET_S)
             answer = function(communicator, *arguments)
             communicator.barrier()
             outbox.put((rank, ("", answer)))

@@ -106,16 +106,21 @@ def test_the_operators_pass_torch_opcheck():
 
 def _late(communicator: groups.Communicator):
     """Rank 0 waits for a rank that does not come."""
-    import time
+    import datetime
     from dataclasses import replace
 
+    from torch.distributed import distributed_c10d
+
+    store = distributed_c10d._get_default_store()
     if communicator.rank:
-        time.sleep(3)
+        store.wait(["waited"], datetime.timedelta(seconds=60))  # there, and in no collective
         return ""
     try:
         replace(communicator, timeout_s=0.5).sum_inplace(torch.ones(4))
     except groups.CollectiveTimeout as error:
         return str(error)
+    finally:
+        store.set("waited", "yes")
     return "no timeout"
 
 
@@ -151,5 +156,5 @@ def test_a_guard_ends_a_block_that_never_does():
     code = "import time\nfrom xpu_moe.comm.guard import bounded\nwith bounded(0.3, 'this'):\n    time.sleep(60)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.returncode == 1 and "this is given 0.3 s" in done.stderr and "line 4" in done.stderr
-    harmless = code.replace("time.sleep(60)", "pass") + "\ntime.sleep(0.6)"
+    harmless = code.replace("time.sleep(60)", "pass").replace("0.3", "1") + "\ntime.sleep(1.5)"
     assert subprocess.run([sys.executable, "-c", harmless], capture_output=True, timeout=30).returncode == 0
