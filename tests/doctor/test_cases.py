@@ -78,10 +78,10 @@ def test_a_fact_that_is_absent_or_null_makes_no_error(file):
 
 def test_judging_is_fast():
     facts = json.loads((CASES / "facts" / "tp8-int4-group-128.json").read_text())["facts"]
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(20):
         judge(facts)
-    assert (time.perf_counter() - start) / 20 < 0.05
+    assert (time.process_time() - start) / 20 < 0.05
 
 
 def test_every_finding_says_what_to_do():

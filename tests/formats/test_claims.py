@@ -140,6 +140,6 @@ def test_overrides_of_another_type_are_refused_and_no_traceback(config):
 def test_overrides_of_other_modules_cost_no_time():
     """62 layers of 256 experts beside 1000 overrides of routers and attention: the doctor asks for all of them."""
     config = override(**{f"model.layers.{n}.self_attn.q_proj": {"bits": 16} for n in range(1000)})
-    before = time.monotonic()
+    before = time.process_time()
     assert all(experts_of_layer(config, layer, 256).spec.group_size == 128 for layer in range(62))
-    assert time.monotonic() - before < 1
+    assert time.process_time() - before < 1

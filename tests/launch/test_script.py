@@ -41,6 +41,12 @@ def bare(tmp_path, monkeypatch):
     return call
 
 
+def used_by_children() -> float:
+    """Seconds of a core that the processes used that this one has started and seen end."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def everything(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*")}
 
@@ -68,16 +74,18 @@ def test_bad_input_is_told_in_one_line_before_anything_is_made(bare, tmp_path):
             (["--demo", "--host", f"{'a' * 80}.example"], "wanted an address"),
             (["--model", str(mini), "--dry-run", "--", "--model", "other"], "--model after --"),
         )
-        before, quickest = everything(tmp_path), []
+        before, elapsed, computed = everything(tmp_path), [], []
         for arguments, words in cases:
-            begun = time.monotonic()
+            begun, used = time.monotonic(), used_by_children()
             done = bare(*arguments)
-            quickest.append(time.monotonic() - begun)
+            elapsed.append(time.monotonic() - begun)
+            computed.append(used_by_children() - used)
             assert done.returncode == 2, (arguments, done.stderr)
             assert words in done.stderr and len(done.stderr.splitlines()) == 1, (arguments, done.stderr)
             assert not done.stdout
         assert everything(tmp_path) == before
-    assert min(quickest) < LIMIT and sorted(quickest)[len(quickest) // 2] < LIMIT, quickest
+    # On a machine that others use too, the least that elapsed says what is waited for, the rest is computed.
+    assert min(elapsed) < LIMIT and sorted(computed)[len(computed) // 2] < LIMIT, (elapsed, computed)
 
 
 @pytest.mark.slow
