@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -31,9 +32,9 @@ def bare(tool: tuple[str, ...], out: Path) -> subprocess.CompletedProcess:
     """A tool in a Python that has the standard library alone."""
     room, *rest = (part.format(out=out) for part in tool)
     command = [sys.executable, "-S", "-m", f"xpu_moe.{room}", *rest]
-    return subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=60, env={"TMPDIR": str(out.parent)}
-    )
+    with tempfile.TemporaryDirectory() as cache:  # what a killed probe left in yours is not swept here, with a line
+        environ = {"TMPDIR": str(out.parent), "XPU_MOE_CACHE": cache}
+        return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=environ)
 
 
 @pytest.mark.parametrize(("tool", "code", "lacking"), TOOLS)
@@ -109,7 +110,7 @@ def test_a_broken_installation_is_one_line_with_what_to_type(tool, code, broken,
     room, *rest = (part.format(out=tmp_path / "made" / "m") for part in tool)
     done = subprocess.run(
         [sys.executable, "-m", f"xpu_moe.{room}", *rest, "--json"], cwd=ROOT, capture_output=True, text=True,
-        timeout=60, env={"TMPDIR": str(tmp_path), "PYTHONPATH": str(site)},
+        timeout=60, env={"TMPDIR": str(tmp_path), "PYTHONPATH": str(site), "XPU_MOE_CACHE": str(tmp_path / "cache")},
     )  # fmt: skip
     assert done.returncode == code, done.stderr
     said = json.loads(done.stdout)
