@@ -17,6 +17,7 @@ import pytest
 
 from tests.doctor.fake_root import GIB, machine
 from tests.doctor.variants import B70, CASES, healthy
+from tests.launch.conftest import alive
 from tests.plan.shapes_of_models import MINIMAX_INT4
 from xpu_moe.doctor import collect, judge
 from xpu_moe.doctor.collect.private import private
@@ -338,14 +339,14 @@ def test_deep_asks_in_a_child_and_keeps_its_limit(tmp_path, monkeypatch):
     assert found["deep"] == "done" and found["libraries"] == answer["libraries"]
     assert found["gpus"][0]["gemm_exact"] is False
     script.write_text("#!/bin/sh\nsleep 60 & echo $! > child; wait\n")
-    monkeypatch.setattr(deeper, "LIMIT_S", 1)
+    monkeypatch.setattr(deeper, "LIMIT_S", 3)
     monkeypatch.chdir(tmp_path)
     start = time.monotonic()
     deeper.merge(found, Where(tmp_path, dict(os.environ)))
-    assert found["deep"] == "no answer in 1 s" and time.monotonic() - start < 5
-    child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
-    end = time.monotonic() + 5  # on a busy machine a killed process takes a moment to be gone
-    while child.exists() and child.read_text().split()[2] != "Z":
+    assert found["deep"] == "no answer in 3 s" and time.monotonic() - start < 20
+    child = int((tmp_path / "child").read_text())
+    end = time.monotonic() + 20  # on a busy machine a killed process takes a moment to be gone
+    while alive(child):
         assert time.monotonic() < end
         time.sleep(0.01)
 
