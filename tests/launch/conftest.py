@@ -20,15 +20,6 @@ PROJECT = HERE.parents[1]
 SECRETS = ("HF_TOKEN", "VLLM_API_KEY")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def hangup() -> Iterator[None]:
-    """SIGHUP does what it does by itself: under nohup it is ignored, by every child as well."""
-    before = signal.getsignal(signal.SIGHUP)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield
-    signal.signal(signal.SIGHUP, before)
-
-
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory) -> Path:
     """A whole tiny checkpoint."""
