@@ -16,6 +16,7 @@ import pytest
 from tests.launch.conftest import alive, end, until
 from xpu_moe.launch.errors import CANARY, ENGINE, INTERRUPTED, OK, USAGE
 
+STALL_S = "6"  # two Pythons start within it, also where other work has the cores
 KEYS = {"completion", "chat", "token_ids", "logprobs", "backend", "reason", "vllm", "versions", "seconds"}
 
 
@@ -68,15 +69,15 @@ def test_a_known_message_is_explained(launcher, checkpoint):
 @pytest.mark.slow
 def test_a_stuck_worker_is_reported_by_phase_within_its_limit(launcher, checkpoint):
     begun = time.monotonic()
-    done = launcher.run("--model", str(checkpoint), "--check", mode="stall", XPU_MOE_STALL_LIMIT="2")
+    done = launcher.run("--model", str(checkpoint), "--check", mode="stall", XPU_MOE_STALL_LIMIT=STALL_S)
     assert done.returncode == ENGINE
     assert "stalled in phase load (loading weights)" in done.stderr.splitlines()[-1]
-    assert time.monotonic() - begun < 2 + 10
+    assert time.monotonic() - begun < int(STALL_S) + 10
 
 
 @pytest.mark.slow
 def test_a_canary_that_hangs_is_a_stall(launcher, checkpoint):
-    done = launcher.run("--model", str(checkpoint), "--check", mode="slow", XPU_MOE_STALL_LIMIT="2")
+    done = launcher.run("--model", str(checkpoint), "--check", mode="slow", XPU_MOE_STALL_LIMIT=STALL_S)
     assert done.returncode == ENGINE and "stalled in phase canary" in done.stderr.splitlines()[-1]
 
 
