@@ -86,6 +86,25 @@ def test_a_layer_left_in_16_bits_is_not_quantised():
     assert experts_of_layer(skipped, 1, 4).spec is None and experts_of_layer(skipped, 0, 4).spec is not None
 
 
+def test_gptq_matches_from_the_start_of_a_name_and_auto_round_anywhere():
+    assert experts_of_layer({**PACKED, "dynamic": {r"-:layers\.1\.": {}}}, 1, 4).spec is not None
+    assert experts_of_layer({**PACKED, "dynamic": {r"-:model\.layers\.1\.": {}}}, 1, 4).spec is None
+    assert experts_of_layer(override(**{r"layers\.1\.": {"bits": 16}}), 1, 4).spec is None
+
+
+def test_a_whole_name_counts_before_a_regular_expression_that_stands_first():
+    whole = {f"model.layers.1.block_sparse_moe.experts.0.{part}": {"bits": 4} for part in ("w1", "w2", "w3")}
+    assert experts_of_layer(override(**{r".*experts\..*": {"bits": 16}, **whole}), 1, 1).spec is not None
+
+
+@pytest.mark.parametrize("blocks", ["model.layers.0,model.layers.2", ["model.layers.0", "model.layers.2"]])
+def test_a_layer_outside_of_the_quantised_blocks_is_not_quantised(blocks):
+    config = {**ROUND, "block_name_to_quantize": blocks}
+    assert [experts_of_layer(config, layer, 4).spec is None for layer in range(3)] == [False, True, False]
+    with pytest.raises(UnsupportedCheckpoint, match="block_name_to_quantize: got '7', wanted names"):
+        experts_of_layer({**config, "block_name_to_quantize": 7}, 0, 4)
+
+
 def test_another_group_size_for_a_layer_is_honoured():
     config = override(**{"model.layers.0.block_sparse_moe.experts": {"group_size": 32}})
     assert experts_of_layer(config, 0, 4).spec.group_size == 32

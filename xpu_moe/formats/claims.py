@@ -9,12 +9,11 @@ plugin was asked for by name; on CUDA it is left to vLLM, with a line in the log
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from xpu_moe.formats import patterns
+from xpu_moe.formats.overrides import NOT_QUANTISED, may_name, overrides, told
 from xpu_moe.formats.quantization import GROUP_SIZES, Int4Spec, UnsupportedCheckpoint, is_int4, read_int4
 
 MODEL_TYPES = ("minimax_m2",)
@@ -23,6 +22,7 @@ NAMES = (AUTO_ROUND, GPTQ, FP8)
 STOCK_NAMES = {AUTO_ROUND: "inc", GPTQ: "gptq", FP8: "fp8"}
 # Where stock vLLM serves INT4 mixtures of other kinds than ours (asymmetric, 8 bit) itself.
 STOCK_SERVES_OTHERS = ("cuda", "rocm")
+_PARTS = ("w1", "w3", "w2")
 
 
 @dataclass(frozen=True)
@@ -88,18 +88,21 @@ class Experts:
 def experts_of_layer(config: Mapping[str, Any], layer: int, num_experts: int) -> Experts:
     """The experts' format in one layer: the checkpoint-wide one, or what an override for their names says.
 
-    vLLM's own parsers compare overrides with its module names (`mlp.experts`), which no checkpoint uses; here the
-    checkpoint's names are compared (`block_sparse_moe.experts.E.w1`). Experts of one layer that differ are refused.
+    vLLM compares overrides with its own name of the layer (`model.layers.N.mlp.experts`), which no checkpoint uses;
+    here the checkpoint's names (`block_sparse_moe.experts.E.w1`) are compared too. Experts of one layer that differ
+    are refused.
     """
     base = read_int4(config)
-    overrides = [row for row in _overrides(config) if _may_name_an_expert(row[0], row[1], layer)]
-    if not overrides:
-        return Experts(base)
-    names = list(_names(layer, num_experts))
-    told = _told(names, overrides)
+    above = f"model.layers.{layer}.block_sparse_moe.experts"
+    rows = [row for row in overrides(config) if may_name(row, above, _PARTS)]
+    own = f"model.layers.{layer}.mlp.experts"
+    usual: Mapping[str, Any] = {} if _is_in_a_block(config, own) else NOT_QUANTISED
+    if not rows:
+        return Experts(None if usual else base)
+    names = [f"{above}.{expert}.{part}" for expert in range(num_experts) for part in _PARTS]
     found: dict[tuple[Any, ...], str] = {}
-    for name in names:
-        found.setdefault(_format(told.get(name, {}), base), name)
+    for name, fields in told(names, own, rows, usual).items():
+        found.setdefault(_format(fields, base), name)
     if len(found) > 1:
         (one, first), (other, second) = list(found.items())[:2]
         raise UnsupportedCheckpoint(
@@ -121,58 +124,19 @@ def experts_of_layer(config: Mapping[str, Any], layer: int, num_experts: int) ->
     return Experts(Int4Spec(base.method, int(group), base.zero_point))
 
 
-def _names(layer: int, num_experts: int) -> Iterable[str]:
-    for expert in range(num_experts):
-        for part in ("w1", "w3", "w2"):
-            yield f"model.layers.{layer}.block_sparse_moe.experts.{expert}.{part}"
-
-
-def _overrides(config: Mapping[str, Any]) -> list[tuple[str, bool, Mapping[str, Any]]]:
-    """(pattern, is a regular expression, fields) of AutoRound's extra_config or GPTQ's dynamic."""
+def _is_in_a_block(config: Mapping[str, Any], module: str) -> bool:
+    """Whether AutoRound quantised the module's block: as vLLM asks, by the start of the name; no blocks named = all."""
     if str(config.get("quant_method", "")).lower() == "gptq":
-        rows = []
-        for key, fields in _rows(config, "dynamic"):
-            skipped = key.startswith("-:")
-            rows.append((key.removeprefix("-:").removeprefix("+:"), True, {"bits": 16} if skipped else fields))
-        return rows
-    # AutoRound writes plain module names and, for some models, regular expressions
-    extra = _rows(config, "extra_config")
-    return [(key, bool(re.search(r"[*+?^$()\[\]{}|\\]", key)), fields) for key, fields in extra]
-
-
-def _rows(config: Mapping[str, Any], field: str) -> list[tuple[str, Mapping[str, Any]]]:
-    """The named modules of a field of overrides; a row that holds nothing overrides nothing."""
-    rows = config.get(field) or {}
-    if not isinstance(rows, Mapping):
-        raise UnsupportedCheckpoint(f"quantization_config.{field}: got {type(rows).__name__}, wanted an object")
-    for name, fields in rows.items():
-        if not isinstance(fields, Mapping) and fields is not None:
-            got = type(fields).__name__
-            raise UnsupportedCheckpoint(f"quantization_config.{field} of {name}: got {got}, wanted an object")
-    return [(str(name), fields or {}) for name, fields in rows.items()]
-
-
-def _may_name_an_expert(pattern: str, regular: bool, layer: int) -> bool:
-    """Can this override match a name of the layer's experts? Most name routers and attention."""
-    base = f"model.layers.{layer}.block_sparse_moe.experts"
-    return regular or "experts" in pattern or base.startswith(pattern) or pattern.split(".")[-1] in ("w1", "w2", "w3")
-
-
-def _told(names: list[str], overrides: list[tuple[str, bool, Mapping[str, Any]]]) -> dict[str, Mapping[str, Any]]:
-    """The fields of the first override that names a name, for those that any names."""
-    told: dict[str, Mapping[str, Any]] = {}
-    left = names
-    for pattern, regular, fields in overrides:
-        if not left:
-            break
-        hit = patterns.matching(pattern, left) if regular else {name for name in left if _is_named(name, pattern)}
-        told.update(dict.fromkeys(hit, fields))
-        left = [name for name in left if name not in hit]
-    return told
-
-
-def _is_named(name: str, module: str) -> bool:
-    return name == module or name.startswith(module + ".") or name.endswith("." + module)
+        return True
+    told_blocks = config.get("block_name_to_quantize", config.get("to_quant_block_names"))
+    blocks = told_blocks.split(",") if isinstance(told_blocks, str) else told_blocks
+    if not blocks:
+        return True
+    if not isinstance(blocks, (list, tuple)) or not all(isinstance(block, str) for block in blocks):
+        raise UnsupportedCheckpoint(
+            f"quantization_config.block_name_to_quantize: got {str(told_blocks)[:100]!r}, wanted names of blocks"
+        )
+    return any(module.startswith(block) for block in blocks)
 
 
 def _format(fields: Mapping[str, Any], base: Int4Spec) -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""Regular expressions that a checkpoint brings along, matched as Python's `re.search` does, and always to an end.
+"""Regular expressions that a checkpoint brings along, matched as `re.search` or `re.match` does, and always to an end.
 
 Some patterns need longer than anyone waits: `(a+)+$` doubles its work with every character of a name. Those whose form
 bounds the work are matched here, the others in a child, which the kernel ends when it has computed for too long.
@@ -22,12 +22,13 @@ LIMIT_S = 0.25
 _WAIT_S = 60.0  # of the clock: a machine that is busy otherwise
 _CHILD = """
 import json, re, signal, sys
-pattern, names, limit = json.load(sys.stdin)
-found = re.compile(pattern)
+pattern, names, anchored, limit = json.load(sys.stdin)
+compiled = re.compile(pattern)
+found = compiled.match if anchored else compiled.search
 signal.signal(signal.SIGPROF, signal.SIG_DFL)
 signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGPROF})
 signal.setitimer(signal.ITIMER_PROF, limit)
-print(json.dumps([number for number, name in enumerate(names) if found.search(name)]))
+print(json.dumps([number for number, name in enumerate(names) if found(name)]))
 """
 _TOKEN = re.compile(
     r"\\(?P<escaped>.)|(?P<set>\[\^?\]?(?:\\.|[^\]\\])*\])|(?P<special>\(\?(?!:))|(?P<open>\((?:\?:)?)|(?P<close>\))"
@@ -42,11 +43,11 @@ class EndlessPattern(UnsupportedCheckpoint):
     """A pattern whose matching did not end in time."""
 
 
-def matching(pattern: str, names: Sequence[str]) -> frozenset[str]:
-    """Those of `names` in which the pattern is found. Raises EndlessPattern, and UnsupportedCheckpoint for a pattern
-    that is none, or that needs a child where none can be started."""
+def matching(pattern: str, names: Sequence[str], anchored: bool = False) -> frozenset[str]:
+    """Those of `names` in which the pattern is found, anywhere or (`anchored`) from the start. Raises EndlessPattern,
+    and UnsupportedCheckpoint for a pattern that is none, or that needs a child where none can be started."""
     compiled = _compiled(pattern)
-    return _here(compiled, names) if is_tame(pattern) else _in_a_child(pattern, tuple(names))
+    return _here(compiled, names, anchored) if is_tame(pattern) else _in_a_child(pattern, tuple(names), anchored)
 
 
 def is_tame(pattern: str) -> bool:
@@ -67,10 +68,11 @@ def is_tame(pattern: str) -> bool:
     return all(count[kind] <= most for kind, most in _MOST.items())
 
 
-def _here(compiled: re.Pattern[str], names: Sequence[str]) -> frozenset[str]:
+def _here(compiled: re.Pattern[str], names: Sequence[str], anchored: bool) -> frozenset[str]:
+    match = compiled.match if anchored else compiled.search
     found, begun = set(), time.thread_time()
     for number, name in enumerate(names):
-        if compiled.search(name):
+        if match(name):
             found.add(name)
         if number % 16 == 0 and time.thread_time() - begun > LIMIT_S:
             raise _endless(compiled.pattern, len(names))
@@ -78,9 +80,9 @@ def _here(compiled: re.Pattern[str], names: Sequence[str]) -> frozenset[str]:
 
 
 @lru_cache(maxsize=256)
-def _in_a_child(pattern: str, names: tuple[str, ...]) -> frozenset[str]:
+def _in_a_child(pattern: str, names: tuple[str, ...], anchored: bool) -> frozenset[str]:
     command = [sys.executable or "", "-I", "-S", "-c", _CHILD]
-    given = json.dumps([pattern, names, LIMIT_S])
+    given = json.dumps([pattern, names, anchored, LIMIT_S])
     try:
         ended = subprocess.run(command, input=given, capture_output=True, text=True, timeout=_WAIT_S)
     except subprocess.TimeoutExpired:

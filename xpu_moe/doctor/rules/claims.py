@@ -21,6 +21,7 @@ from xpu_moe.formats.quantization import UnsupportedCheckpoint, is_int4
 
 Hit = dict[str, Any]
 _LEFT = {"awq": "AWQ", "awq_marlin": "AWQ", "compressed-tensors": "compressed-tensors"}
+_BY_LAYER = ("extra_config", "dynamic", "block_name_to_quantize", "to_quant_block_names")
 _MOST_LAYERS, _MOST_EXPERTS = 1000, 4096  # of any model: more are a mistake in foreign facts
 
 
@@ -54,8 +55,8 @@ def _claim(context: Context, device: str) -> Claim:
 
 def _experts(context: Context, config: dict[str, Any]) -> None:
     """The overrides of every layer, where config.json tells how many there are."""
-    shapes, override = context.shapes, config.get("extra_config") or config.get("dynamic")
-    if shapes is None or not override:
+    shapes = context.shapes
+    if shapes is None or not any(config.get(field) for field in _BY_LAYER):
         return
     for layer in range(min(shapes.layers, _MOST_LAYERS)):
         experts_of_layer(config, layer, min(shapes.num_experts, _MOST_EXPERTS))
