@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import cache
 from unittest import mock
 
@@ -13,10 +12,11 @@ import torch
 from tests.cuda.emulator import emulator
 from tests.cuda.emulator.emulator import Memory
 from xpu_moe.cuda import jit
+from xpu_moe.cuda.compiler import Program
 from xpu_moe.cuda.decode import launch
 from xpu_moe.cuda.decode.plan import Plan, Shape, plan
 
-Edit = Callable[[str], str]
+Edit = Callable[[Program], Program]
 
 
 def blocks_for(hidden_size: int, row_blocks: int) -> int:
@@ -25,13 +25,7 @@ def blocks_for(hidden_size: int, row_blocks: int) -> int:
 
 
 @cache
-def compiled(chosen: Plan, edit: Edit | None = None) -> emulator.Kernel:
-    """A variant. `edit` changes the text of its headers: for planted faults."""
-    unit = launch.unit(chosen)
-    if edit is not None:
-        headers = tuple((name, edit(text)) for name, text in unit.headers)
-        assert headers != unit.headers, "the edit changes nothing: the kernel's text is another one now"
-        unit = replace(unit, headers=headers)
+def compiled(unit: Program) -> emulator.Kernel:
     return emulator.Kernel(unit, "moe_decode", launch._SIGNATURE)
 
 
@@ -66,21 +60,26 @@ def memory_of(chosen: Plan, arguments: tuple) -> dict[str, Memory]:
 
 class Card:
     """Emulated launches, in the order in which they were made. Those made inside `queue()` are kept to its end, then
-    overlap as programmatic dependent launches may."""
+    overlap as programmatic dependent launches may. `edit` changes the source, `planned` chooses the sizes."""
 
-    def __init__(self, row_blocks: int = 4, races: bool = True, edit: Edit | None = None) -> None:
-        self.row_blocks, self.races, self.edit = row_blocks, races, edit
+    def __init__(self, row_blocks: int = 4, races: bool = True, edit: Edit | None = None, planned=plan) -> None:
+        self.row_blocks, self.races, self.edit, self.planned = row_blocks, races, edit, planned
         self.seed = 0
         self.counted: list[emulator.Counted] = []
         self._states: dict[int, torch.Tensor] = {}
         self._kept: list[tuple] | None = None
 
-    def kernel(self, shape: Shape, size: int, _device: object) -> tuple[Plan, _Launcher, torch.Tensor]:
+    def kernel(self, shape: Shape, size: int, _device: object) -> tuple[Plan, Launcher, torch.Tensor]:
         """What stands in for `launch._kernel`."""
-        chosen = plan(shape, size, blocks_for(shape.hidden_size, self.row_blocks))
+        chosen = self.planned(shape, size, blocks_for(shape.hidden_size, self.row_blocks))
         bytes_ = chosen.state_bytes
         state = self._states.setdefault(bytes_, torch.zeros(bytes_, dtype=torch.uint8))
-        return chosen, _Launcher(self, chosen), state
+        return chosen, Launcher(self, chosen, self._edited(launch.unit(chosen))), state
+
+    def _edited(self, unit: Program) -> Program:
+        edited = unit if self.edit is None else self.edit(unit)
+        assert self.edit is None or edited != unit, "the edit changes nothing: the kernel's text is another one now"
+        return edited
 
     def take(self, one: object, memory: Mapping[str, Memory]) -> None:
         if self._kept is None:
@@ -103,12 +102,11 @@ class Card:
         self.counted.append(emulator.run([one for one, _ in kept], memory, self.seed, self.races))
 
 
-class _Launcher:
+class Launcher:
     """What stands in for `jit.Kernel`."""
 
-    def __init__(self, card: Card, chosen: Plan) -> None:
-        self._card, self._chosen = card, chosen
-        self._kernel = compiled(chosen, card.edit)
+    def __init__(self, card: Card, chosen: Plan, unit: Program) -> None:
+        self._card, self._chosen, self._kernel = card, chosen, compiled(unit)
 
     def launch(self, grid, block, *arguments, stream, shared, programmatic) -> None:
         assert (grid, block) == ((self._chosen.blocks,), (self._chosen.threads,)) and stream == 0 and programmatic

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from xpu_moe.cuda.compiler import Program
 
 RACE = "race in shared memory"
 
@@ -22,8 +24,9 @@ class Planted:
     def __str__(self) -> str:
         return self.name
 
-    def edit(self, text: str) -> str:
-        return text.replace(self.out, self.into)
+    def edit(self, unit: Program) -> Program:
+        headers = tuple((name, text.replace(self.out, self.into)) for name, text in unit.headers)
+        return replace(unit, headers=headers)
 
 
 def without(name: str, out: str, said: str = RACE, **more) -> Planted:

@@ -125,14 +125,36 @@ def gap(stamps: torch.Tensor) -> float | None:
 
 
 # ---- launches
+def shape_of(asked: argparse.Namespace) -> Shape:
+    """The compiled shape of a scheme and sizes: bf16, gated silu."""
+    bits, scale, _ = SCHEMES[asked.scheme]
+    return Shape(
+        bits, asked.hidden, asked.inter, asked.experts, asked.top_k, moe.GROUP, activation="silu", gated=True,
+        dtype="bfloat16", scale=scale, route_weight="float32", wide_ids=False,
+    )  # fmt: skip
+
+
+def family_of(asked: argparse.Namespace, kind: str) -> moe.Family:
+    """Layers that outrun the cache."""
+    setting = Setting(kind, Ceiling(0.0, "no floor is asked for"))
+    return SCHEMES[asked.scheme][2](setting, moe.Shape(asked.hidden, asked.inter, asked.experts, asked.top_k))
+
+
 def traced(family: moe.Family, chosen: Plan, tokens: int, count: int) -> tuple[list[Callable], list[torch.Tensor]]:
     """`count` calls of the variant with stamps, and the state of each."""
-    shape, kind = family.shape, family.setting.kind
     room = chosen.state_bytes + chosen.blocks * PLACES * 8
-    states = [torch.zeros(room, dtype=torch.uint8, device=kind) for _ in range(count)]
-    kernel = jit.load(
-        launch.unit(chosen, trace=True), "moe_decode", launch._SIGNATURE, family.layers[0][0].device.index
-    )
+    states = [torch.zeros(room, dtype=torch.uint8, device=family.setting.kind) for _ in range(count)]
+    index = family.layers[0][0].device.index
+    kernel = jit.load(launch.unit(chosen, trace=True), "moe_decode", launch._SIGNATURE, index)
+    calls = calls_of(family, chosen, kernel, states, tokens)
+    return [call for call, _ in calls], states
+
+
+def calls_of(
+    family: moe.Family, chosen: Plan, kernel: jit.Kernel, states: Sequence[torch.Tensor], tokens: int
+) -> list[tuple[Callable, torch.Tensor]]:
+    """A call for each state, on routes and activations of its own, and where its result goes."""
+    shape, kind = family.shape, family.setting.kind
     draw = torch.Generator(device=kind).manual_seed(tokens)
     calls = []
     for index, state in enumerate(states):
@@ -142,8 +164,9 @@ def traced(family: moe.Family, chosen: Plan, tokens: int, count: int) -> tuple[l
         pair = (inputs.x_q, inputs.x_scale) if isinstance(inputs, PreparedInputs) else (x, None)
         bound = launch.Bound(chosen.shape, family.layers[index % len(family.layers)])
         bound._kernels[chosen.max_tokens] = (chosen, kernel, state)  # in place of the product's variant and state
-        calls.append(_call(bound, (*pair, routes.weights, routes.ids, torch.empty_like(x))))
-    return calls, states
+        out = torch.empty_like(x)
+        calls.append((_call(bound, (*pair, routes.weights, routes.ids, out)), out))
+    return calls
 
 
 def _call(bound: launch.Bound, arguments: tuple) -> Callable:
@@ -167,14 +190,8 @@ def replayed(calls: Sequence[Callable], look: Callable[[], torch.Tensor], count:
 
 def trace(asked: argparse.Namespace, kind: str = "cuda") -> Report:
     """Everything that `main` was asked for. `kind` "cpu" is for tests. Raises NoPlan, NoCompiler."""
-    bits, scale, made = SCHEMES[asked.scheme]
-    shape = Shape(
-        bits, asked.hidden, asked.inter, asked.experts, asked.top_k, moe.GROUP, activation="silu", gated=True,
-        dtype="bfloat16", scale=scale, route_weight="float32", wide_ids=False,
-    )  # fmt: skip
-    chosen = plan(shape, bucket(asked.tokens), torch.cuda.get_device_properties(0).multi_processor_count)
-    setting = Setting(kind, Ceiling(0.0, "no floor is asked for"))
-    family = made(setting, moe.Shape(asked.hidden, asked.inter, asked.experts, asked.top_k))
+    chosen = plan(shape_of(asked), bucket(asked.tokens), torch.cuda.get_device_properties(0).multi_processor_count)
+    family = family_of(asked, kind)
     calls, states = traced(family, chosen, asked.tokens, asked.calls)
     found, stamps = replayed(calls, lambda: read(states, chosen), asked.replays)
     counted = torch.stack(stamps)[:, FIRST:]
@@ -211,27 +228,37 @@ def table(report: Report) -> str:
 
 def _parser() -> streams.Parser:
     parser = streams.Parser(prog="python -m tests.cuda.decode.stamps", description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--scheme", choices=tuple(SCHEMES), default="u4")
     parser.add_argument("--tokens", type=int, default=1, metavar="M", help=f"1 to {MAX_TOKENS} (default 1)")
-    parser.add_argument("--inter", type=int, default=384, metavar="I", help="intermediate size (default 384)")
-    parser.add_argument("--hidden", type=int, default=3072, metavar="H", help="hidden size (default 3072)")
-    parser.add_argument("--experts", type=int, default=256, metavar="E", help="(default 256)")
-    parser.add_argument("--top-k", type=int, default=8, metavar="K", help="experts of a token (default 8)")
+    add_sizes(parser)
     parser.add_argument("--calls", type=int, default=24, help="launches in the graph (default 24)")
     parser.add_argument("--replays", type=int, default=8, help=f"replays read, each the last of {BURST} (default 8)")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     return parser
 
 
+def add_sizes(parser: streams.Parser) -> None:
+    """The layer's arguments: `check_sizes` bounds them."""
+    parser.add_argument("--scheme", choices=tuple(SCHEMES), default="u4")
+    parser.add_argument("--inter", type=int, default=384, metavar="I", help="intermediate size (default 384)")
+    parser.add_argument("--hidden", type=int, default=3072, metavar="H", help="hidden size (default 3072)")
+    parser.add_argument("--experts", type=int, default=256, metavar="E", help="(default 256)")
+    parser.add_argument("--top-k", type=int, default=8, metavar="K", help="experts of a token (default 8)")
+
+
 def check(asked: argparse.Namespace) -> None:
     """ValueError names the argument that is out of bounds; sizes that no kernel is built for are NoPlan's to name."""
     bounds.whole("--tokens", asked.tokens, 1, MAX_TOKENS)
+    check_sizes(asked)
+    bounds.whole("--calls", asked.calls, FIRST + 2, 256)
+    bounds.whole("--replays", asked.replays, 1, 100)
+
+
+def check_sizes(asked: argparse.Namespace) -> None:
+    """As `check`."""
     bounds.whole("--inter", asked.inter, 1, 1 << 16)
     bounds.whole("--hidden", asked.hidden, 1, 1 << 16)
     bounds.whole("--experts", asked.experts, 1, 1 << 10)
     bounds.whole("--top-k", asked.top_k, 1, min(32, asked.experts))
-    bounds.whole("--calls", asked.calls, FIRST + 2, 256)
-    bounds.whole("--replays", asked.replays, 1, 100)
 
 
 def no_card() -> str:
