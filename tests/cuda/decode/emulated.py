@@ -16,6 +16,7 @@ from xpu_moe.cuda.compiler import Program
 from xpu_moe.cuda.decode import launch
 from xpu_moe.cuda.decode.plan import Plan, Shape, plan
 
+STAMP_BYTES = 128  # of a thread block (block.cuh, TRACE)
 Edit = Callable[[Program], Program]
 
 
@@ -29,8 +30,8 @@ def compiled(unit: Program) -> emulator.Kernel:
     return emulator.Kernel(unit, "moe_decode", launch._SIGNATURE)
 
 
-def memory_of(chosen: Plan, arguments: tuple) -> dict[str, Memory]:
-    """What a launch may touch, to the byte: from its arguments and the sizes of its shape."""
+def memory_of(chosen: Plan, arguments: tuple, traced: bool = False) -> dict[str, Memory]:
+    """What a launch may touch, to the byte: from its arguments and the sizes of its shape. `traced`: stamps as well."""
     s = chosen.shape
     x, xs, w13, s13, w2, s2, ids, weights, out, state, _, tokens, x_stride, xs_token, xs_group, out_stride = arguments
     rows = s.intermediate_size * (2 if s.gated else 1)
@@ -51,7 +52,7 @@ def memory_of(chosen: Plan, arguments: tuple) -> dict[str, Memory]:
         "ids": Memory(ids, tokens * s.top_k * (8 if s.wide_ids else 4)),
         "weights": Memory(weights, tokens * s.top_k * getattr(torch, s.route_weight).itemsize),
         "out": Memory(out, ((tokens - 1) * out_stride + s.hidden_size) * 2, True),
-        "state": Memory(state, chosen.state_bytes, True),
+        "state": Memory(state, chosen.state_bytes + traced * chosen.blocks * STAMP_BYTES, True),
     }
     if s.bits == 8:
         found["xs"] = Memory(xs, ((tokens - 1) * xs_token + (groups - 1) * xs_group + 1) * 4)
@@ -107,11 +108,12 @@ class Launcher:
 
     def __init__(self, card: Card, chosen: Plan, unit: Program) -> None:
         self._card, self._chosen, self._kernel = card, chosen, compiled(unit)
+        self._traced = bool(dict(unit.defines).get("TRACE"))
 
     def launch(self, grid, block, *arguments, stream, shared, programmatic) -> None:
         assert (grid, block) == ((self._chosen.blocks,), (self._chosen.threads,)) and stream == 0 and programmatic
         one = self._kernel.launch_of(*grid, *block, arguments, shared)
-        self._card.take(one, memory_of(self._chosen, arguments))
+        self._card.take(one, memory_of(self._chosen, arguments, self._traced))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ Setting = Mapping[str, int]
 
 @contextmanager
 def applied(setting: Setting, bits: int) -> Iterator[None]:
-    """plan.py with other numbers. Plans made inside are used inside: some of their properties read the numbers again."""
+    """plan.py with other numbers. Plans made inside are used inside: some of their properties read the numbers anew."""
     with ExitStack() as stack:
         for name, value in setting.items():
             if name in PLAN:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from tests.cuda.decode import stamps
+from tests.cuda.decode.emulated import Card, Launcher
 from tests.cuda.decode.test_plan import MINIMAX
 from xpu_moe import device
 from xpu_moe.cuda import compiler, jit
@@ -182,6 +183,27 @@ def test_a_kernel_without_stamps_is_an_error(kernel, monkeypatch, capsys):
     monkeypatch.setattr(Kernel, "launch", lambda *arguments, **keywords: None)
     assert stamps.main(SMALL) == 1
     assert capsys.readouterr().err.endswith("stamps: the kernel left no stamps\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ("u4", "fp8"))
+@pytest.mark.parametrize("tokens", (1, 5))
+def test_the_real_kernels_leave_every_stamp_in_an_order_that_makes_sense(kernel, monkeypatch, capsys, scheme, tokens):
+    """Their source, emulated; its clock counts turns, not time."""
+    card = Card()
+
+    def load(unit, name, signature, index):
+        shape = stamps.shape_of(stamps._parser().parse_args([*SMALL, "--scheme", scheme]))
+        return Launcher(card, plan(shape, dict(unit.defines)["MAX_M"], 6), unit)
+
+    monkeypatch.setattr(jit, "load", load)
+    monkeypatch.setattr(jit, "stream", lambda device: 0)
+    assert stamps.main(["--scheme", scheme, "--tokens", str(tokens), *SMALL, "--json"]) == 0
+    means = {row["stamp"]: row["mean"] for row in json.loads(capsys.readouterr().out)["rows"]}
+    few = {5, 11, 12, 13} if tokens == 1 else set()  # columns are tokens
+    assert means.keys() - {11} == {0, 2, 3, 4, 6, 7, 8, 9, 10, 14} | few - {11}
+    assert means[0] < 0 < means[2] < means[3] < means[4] < means[7] < means[8]
+    assert means[4] < means[6] < means[7] and means[9] < means[10]
 
 
 # ---- what it refuses
