@@ -17,6 +17,12 @@ from xpu_moe.cuda.collectives import launch
 _NODES = 500  # all-reduces in one graph
 
 
+def unit(world_size: int, rank: int) -> jit.Program:
+    """The kernel between two all-reduces of a replay."""
+    defines = {"WORLD": world_size, "RANK": rank}
+    return jit.program(Path(__file__).with_name("replay.cu"), defines, headers=(jit.INSTRUCTIONS,))
+
+
 def soak(communicator: Any, meet: Callable[[], None], replays: int, count: int = 3072) -> dict[str, Any]:
     """`replays` one-shot all-reduces of `count` bf16 values, in graph replays: {all_reduces, wrong, seconds, …}.
 
@@ -25,9 +31,7 @@ def soak(communicator: Any, meet: Callable[[], None], replays: int, count: int =
     arena = arenas.find(communicator.name)
     if arena is None:
         return {"all_reduces": 0, "wrong": 0, "reason": arenas.reason(communicator.name)}
-    defines = {"WORLD": communicator.world_size, "RANK": communicator.rank}
-    unit = jit.program(Path(__file__).with_name("replay.cu"), defines, headers=(jit.INSTRUCTIONS,))
-    turn = jit.load(unit, "turn", "PPPPI", arena.device)
+    turn = jit.load(unit(communicator.world_size, communicator.rank), "turn", "PPPPI", arena.device)
     x = torch.zeros(count, dtype=torch.bfloat16, device="cuda")
     total = torch.empty_like(x)
     step = torch.zeros(1, dtype=torch.int32, device="cuda")

@@ -1,10 +1,7 @@
 // The words of CUDA C++ that the kernels use, for a host compiler. Included before an emulated kernel.
 #pragma once
-#include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
-#include <tuple>
 #include <utility>
 
 #include "machine.hpp"
@@ -25,8 +22,10 @@
 #define blockDim (machine::block_size())
 #define gridDim (machine::grid_size())
 
-using std::max;
-using std::min;
+template <class T>
+constexpr T max(T a, T b) { return a < b ? b : a; }
+template <class T>
+constexpr T min(T a, T b) { return b < a ? b : a; }
 
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
@@ -128,15 +127,14 @@ inline unsigned __ballot_sync(unsigned mask, bool yes) { return words::whole(mas
 inline int __any_sync(unsigned mask, bool yes) { return words::whole(mask), words::ballot(yes) != 0; }
 inline int __all_sync(unsigned mask, bool yes) { return words::whole(mask), words::ballot(yes) == ~0u; }
 namespace words {
-// Of all lanes' values the one that is `better` than the others.
-template <class T, class Better>
-inline T best(unsigned mask, T value, Better) {
+template <bool GREATEST, class T>
+inline T best(unsigned mask, T value) {
     whole(mask);
     machine::u32 in = bits_as<machine::u32>(value), out;
     const auto combine = [](const machine::Words& in, machine::Words& out) {
         T found = bits_as<T>(in[0][0]);
         for (int lane = 1; lane < 32; ++lane)
-            if (const T other = bits_as<T>(in[lane][0]); Better{}(other, found)) found = other;
+            found = GREATEST ? max(found, bits_as<T>(in[lane][0])) : min(found, bits_as<T>(in[lane][0]));
         for (int lane = 0; lane < 32; ++lane) out[lane][0] = bits_as<machine::u32>(found);
     };
     machine::collective("redux", &in, 1, combine, &out, 1);
@@ -144,9 +142,9 @@ inline T best(unsigned mask, T value, Better) {
 }
 }  // namespace words
 template <class T>
-inline T __reduce_max_sync(unsigned mask, T value) { return words::best(mask, value, std::greater<T>{}); }
+inline T __reduce_max_sync(unsigned mask, T value) { return words::best<true>(mask, value); }
 template <class T>
-inline T __reduce_min_sync(unsigned mask, T value) { return words::best(mask, value, std::less<T>{}); }
+inline T __reduce_min_sync(unsigned mask, T value) { return words::best<false>(mask, value); }
 inline void __syncwarp(unsigned mask = ~0u) { words::whole(mask), machine::sync_warp(); }
 inline void __syncthreads() { machine::named_barrier(0, 0, true); }
 
