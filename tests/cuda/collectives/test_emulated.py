@@ -207,7 +207,7 @@ ALL_FOUR = "v.x != EMPTY && v.y != EMPTY && v.z != EMPTY && v.w != EMPTY"
 ASKED = "    const int slot = slot_of_call(arena);"
 FIRST, LAST = "(u64)blockIdx.x * ", "(u64)(RANK == 1 ? gridDim.x - 1 - blockIdx.x : blockIdx.x) * "
 ROOM = "room[threadIdx.x / 32] = value;"
-OTHERS = "for (int peer"
+OTHERS = "for (int peer = 1; peer < WORLD; ++peer) {"
 PLANTED = {  # what stands in the source -> what becomes of it
     "one slot": {SLOT: "(int)(call & 0)"},
     "what was read is not cleared": {"if (peer != RANK && wanted(peer)) clear(": "if (false) clear("},
@@ -216,7 +216,7 @@ PLANTED = {  # what stands in the source -> what becomes of it
     "all ones are sent as they are": {"word == EMPTY ? NOT_EMPTY : word": "word"},
     "the own part comes first": {
         "widen<DTYPE>(from[0], total);": "widen<DTYPE>(from[RANK], total);",
-        f"{OTHERS} = 1; peer < WORLD; ++peer) {{": f"{OTHERS} = 0; peer < WORLD; ++peer) {{ if (peer == RANK) continue;",
+        OTHERS: f"{OTHERS.replace('= 1', '= 0')} if (peer == RANK) continue;",
     },
     "the call before is not waited for": {"wait_for_predecessor();\n": "\n"},
     "a block counts itself before it asks for the number": {ASKED: f"    done(arena);\n{ASKED}"},
