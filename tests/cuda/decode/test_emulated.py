@@ -14,6 +14,7 @@ from tests.cuda.decode.planted import PLANTED
 from tests.cuda.decode.soak import BOUND, Soak
 from tests.cuda.decode.soak_layers import VARIANTS, Layer, Variant
 from tests.cuda.emulator.emulator import Fault
+from xpu_moe.cuda.decode import plan as plans
 
 SMALL_U4, SMALL_FP8 = VARIANTS[0], VARIANTS[1]
 QUICK = (0, 1, 4, 5, 11)  # of VARIANTS, in the default tier
@@ -87,6 +88,19 @@ def test_launches_that_overlap_are_right_and_equal_inputs_give_equal_bits(bits):
         for call in reversed(calls):
             call()
         assert all(torch.equal(call.out, before) for call, before in zip(calls, first))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", (4, 8))
+def test_the_build_for_racecheck_gives_the_same_bits(bits, monkeypatch):
+    """STRICT: every lane arrives at barriers, so their counts are others."""
+    with emulated(Card()):
+        usual = [Call(LAYERS[bits], tokens, tokens)() for tokens in (3, 6)]
+    monkeypatch.setattr(plans, "STRICT", True)
+    with emulated(Card()):
+        strict = [Call(LAYERS[bits], tokens, tokens)() for tokens in (3, 6)]
+    assert all(torch.equal(a.out, b.out) for a, b in zip(usual, strict))
+    assert max(call.error() for call in strict) < BOUND
 
 
 @pytest.mark.slow
