@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from xpu_moe import streams
+from xpu_moe import files, streams
 from xpu_moe.esimd.kernels import instances
 from xpu_moe.esimd.tools import gates, isa, programs, rival, spirv
 from xpu_moe.toolenv import ToolEnvironmentError
@@ -91,6 +91,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--no-rival", action="store_true", help="leave the estimate for llm-scaler's kernel out")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     options = parser.parse_args(argv)
+    try:
+        files.check_folder("--asm", options.asm)
+    except ValueError as error:
+        return streams.refuse("report", str(error), options.json)
     try:
         known = {options.device: ""} if options.device else gates.devices()
         unknown = {name: why for name, why in known.items() if why}

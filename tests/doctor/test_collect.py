@@ -403,3 +403,17 @@ def test_save_writes_into_a_device_and_never_over_it(capsys, tmp_path):
     assert link.is_symlink() and json.loads(target.read_text())["schema"] == 1
     assert main(["--save", str(tmp_path / "no" / "x.json")]) == 64
     assert f"doctor: {tmp_path}/no/x.json: No such file or directory" in capsys.readouterr().err
+
+
+def test_save_into_a_pipe_waits_for_nobody(capsys, tmp_path):
+    main, pipe = module("__main__").main, tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert main(["--save", str(pipe), "--json"]) == 64
+    assert "a pipe that nobody reads" in json.loads(capsys.readouterr().out)["cannot"]
+    assert main(["--save", str(tmp_path), "--json"]) == 64
+    assert "which is a folder" in json.loads(capsys.readouterr().out)["cannot"]
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 20
+    while main(["--save", str(pipe)]) == 64 and time.monotonic() < deadline:  # until cat has opened it
+        time.sleep(0.01)
+    assert json.loads(reader.communicate(timeout=20)[0])["schema"] == 1

@@ -150,6 +150,13 @@ def test_text_and_picture(capsys, model, tmp_path):
     assert (tmp_path / "p.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("name", ["pipe.png", "picture", "gone/p.png", f"{'p' * 300}.png"])
+def test_a_picture_that_cannot_be_written_is_refused_at_once(capsys, model, tmp_path, name):
+    os.mkfifo(tmp_path / "pipe.png")
+    assert main(["--model", model, "--plot", str(tmp_path / name), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["cannot"].startswith("--plot: got ")
+
+
 @pytest.mark.parametrize(
     "arguments",
     [["--tp", "5"], ["--tp", "3"], ["--tp", "0"], ["--kv-cache-memory-bytes", "4GiB"], ["--block-size", "-1"],

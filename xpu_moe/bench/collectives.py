@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from xpu_moe import bounds, host_memory, needs, streams
+from xpu_moe import bounds, files, host_memory, needs, streams
 
 HELP = "all-reduce, QK norm and residual norm across ranks: graph and eager us, rivals, exactness"
 
@@ -76,7 +76,6 @@ def main(argv: Sequence[str]) -> int:
 
 def _job(arguments: argparse.Namespace, kind: str) -> dict[str, Any]:
     """What the ranks are told to do. Raises ValueError for arguments that cannot be meant, or not here."""
-    from xpu_moe.bench import report
     from xpu_moe.comm.peers import ROOMS
 
     world = _world(arguments.world, kind)
@@ -100,7 +99,7 @@ def _job(arguments: argparse.Namespace, kind: str) -> dict[str, Any]:
     tokens = bounds.listed("--tokens", arguments.tokens, bounds.TOKENS)
     if kind == "cpu":
         _check_memory(world, max(*sizes, max(tokens) * _ROW * item))
-    report.check_plot(arguments.plot)
+    files.check_picture("--plot", arguments.plot)
     return {
         "kind": kind,
         "world": world,

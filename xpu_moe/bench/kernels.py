@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xpu_moe import bounds, needs, streams
+from xpu_moe import bounds, files, needs, streams
 
 HELP = "kernels of this machine's device: us, bytes, TB/s, x floor, x rival, error, backend"
 
@@ -63,11 +63,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _checked(arguments: argparse.Namespace) -> tuple[int, ...]:
     """The values of M (none: each suite's own). Raises ValueError for arguments out of bounds."""
-    from xpu_moe.bench import report
-
     bounds.whole("--rounds", arguments.rounds, 1, bounds.ROUNDS)
     bounds.whole("--seed", arguments.seed, 0, bounds.SEED)
-    report.check_plot(arguments.plot)
+    files.check_picture("--plot", arguments.plot)
     return () if arguments.tokens is None else bounds.listed("--tokens", arguments.tokens, bounds.TOKENS)
 
 

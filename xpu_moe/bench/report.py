@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -103,20 +101,6 @@ def reasons(rows: Sequence[Row]) -> str:
 def document(rows: Sequence[Row], about: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON object: {schema, …about, rows}."""
     return {"schema": SCHEMA, **about, "rows": [row.as_json() for row in rows]}
-
-
-def check_plot(path: Path | None) -> None:
-    """Raise ValueError where a plot could not be written there: asked before a run, not after it."""
-    if path is None:
-        return
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("--plot: matplotlib is not installed (pip install matplotlib)")
-    if path.is_dir() or not path.parent.is_dir() or path.suffix != ".png":
-        raise ValueError(f"--plot: got {str(path)!r}, wanted a .png file in a folder that exists")
-    if path.exists() and not path.is_file():
-        raise ValueError(f"--plot: got {str(path)!r}, which is no regular file; wanted a .png file")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"--plot: got {str(path)!r}, which may not be written; wanted a .png file that may")
 
 
 def say(text: str, data: Mapping[str, Any], as_json: bool) -> int:

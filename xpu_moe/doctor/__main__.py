@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from xpu_moe import files, streams
 from xpu_moe.doctor.collect import collect
@@ -32,9 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     try:
         _exclusive(arguments)
+        other = files.open_other("--save", arguments.save)
         facts = _read("--facts", arguments.facts) if arguments.facts else _collect(arguments)
         if arguments.save:
-            _save(arguments.save, facts)
+            _save(arguments.save, other, facts)
     except OSError as error:
         file = error.filename or arguments.save or arguments.facts
         wrong = f"{shown(str(file))}: {error.strerror or error}; give another file"
@@ -94,10 +95,10 @@ def _read(option: str, file: Path) -> Any:
     return found
 
 
-def _save(file: Path, facts: dict[str, Any]) -> None:
-    """Write beside, then rename: an interrupted run leaves no half a file. A device or pipe is written into."""
-    if file.exists() and not file.is_file():
-        with file.open("w", encoding="utf-8") as out:
+def _save(file: Path, other: TextIO | None, facts: dict[str, Any]) -> None:
+    """Write beside, then rename: an interrupted run leaves no half a file. Into `other`, a pipe or device, as it is."""
+    if other is not None:
+        with other as out:
             out.write(json.dumps(facts, indent=1, sort_keys=True) + "\n")
         return
     file = file.resolve()

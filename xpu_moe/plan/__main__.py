@@ -76,6 +76,7 @@ def _parser() -> streams.Parser:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.model is None:
         raise Wrong("--model: got nothing, wanted a checkpoint folder (config.json alone is enough)")
+    files.check_picture("--plot", arguments.plot)
     profile = PROFILES.get(arguments.profile) if arguments.profile else None
     checkpoint = _checkpoint(arguments.model)
     shapes = shapes_of(checkpoint.config, checkpoint.quantization)

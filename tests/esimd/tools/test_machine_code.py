@@ -115,6 +115,13 @@ def test_json_is_one_object_on_stdout(capsys):
     assert "slots = sum" in answer["formula"]
 
 
+def test_assembly_goes_into_a_folder_or_nothing_is_compiled(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(report, "collect", lambda *given: pytest.fail("a kernel was compiled"))
+    (tmp_path / "file").touch()
+    assert report.main(["--asm", str(tmp_path / "file"), "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["cannot"].startswith("--asm: got ")
+
+
 def test_a_device_that_ocloc_does_not_know_is_an_error(capsys):
     assert report.main(["--device", "xyz", "--no-rival"]) == 1
     assert "ocloc refused the module for xyz" in capsys.readouterr().err
