@@ -351,6 +351,30 @@ def test_deep_asks_in_a_child_and_keeps_its_limit(tmp_path, monkeypatch):
         time.sleep(0.01)
 
 
+@pytest.mark.parametrize(
+    ("source", "code", "says"),
+    [("raise ImportError('libsycl.so.9: cannot open')", "deep.torch", "ImportError: libsycl.so.9: cannot open"),
+     ("import no_such_part", "deep.torch", "No module named 'no_such_part'"),
+     ("import os; os.abort()", "deep.ended", "crashed or hung"),
+     ("class xpu:\n is_available = lambda: 1\n def device_count(): raise RuntimeError('DEVICE_LOST')\nfloat16 = 1",
+      "deep.cards", "RuntimeError: DEVICE_LOST")],
+)  # fmt: skip
+def test_deep_says_what_fails_in_the_child(tmp_path, source, code, says):
+    (tmp_path / "torch.py").write_text(source + "\n")
+    path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))
+    found = json.loads(doctor("--deep", "--json", env={"PYTHONPATH": path}).stdout)
+    (finding,) = (f for f in found["findings"] if f["code"] == code)
+    assert found["exit"] == 2 and says in finding["why"]
+
+
+def test_a_folder_without_a_torch_in_it_is_no_torch_for_the_child(tmp_path):
+    (tmp_path / "torch").mkdir()
+    path = os.pathsep.join((str(tmp_path), str(Path(__file__).parents[2])))
+    command = [sys.executable, "-S", "-m", "xpu_moe.doctor.deep"]  # -S: no real torch behind it
+    ended = subprocess.run(command, env={"PYTHONPATH": path}, capture_output=True, text=True)
+    assert "no attribute 'float16'" in json.loads(ended.stdout)["failed"]["torch"]
+
+
 def test_parsers_are_read_in_vllms_source(tmp_path):
     """Today's table of lazy registrations, and the decorators of older releases; nothing is imported."""
     source = module("collect.vllm_source")

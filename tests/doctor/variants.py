@@ -397,6 +397,10 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], str, str], ...] = (
     ("b60-memory-untold", B70, {f"gpus/{n}/{key}": value for n in range(4) for key, value in
      (("memory_bytes", ...), ("device_id", "0xe211"), ("name", "Intel(R) Arc(TM) Pro B60 Graphics"))}, "error", "gpus"),
     ("product-wrong", B70, {"gpus/1/gemm_exact": False}, "error", "gpus[1].gemm_exact"),
+    ("torch-broken", B70, {"deep_failed": {"torch": "ImportError: libsycl.so.9: cannot open shared object file"}},
+     "error", "python.packages.torch"),
+    ("card-lost", B70, {"deep": "done", "deep_failed": {"cards": "RuntimeError: DEVICE_LOST"}}, "error", "gpus"),
+    ("deep-crashed", B70, {"deep": "ended with code -11"}, "error", "deep"),
     ("fp8-on-a100", H200, {**every_card(4, name="NVIDIA A100-SXM4-80GB", device_id="0x20b2", memory_bytes=80 * GIB)},
      "warn", "model.quantization_config"),
 )  # fmt: skip

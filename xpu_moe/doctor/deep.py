@@ -1,8 +1,12 @@
-"""The child of `--deep`: prints one JSON object {libraries, peer_access, gemm} as its last line."""
+"""The child of `--deep`: prints one JSON object {libraries, peer_access, gemm, failed} as its last line.
+
+`failed` {torch, cards}: why an installed torch did not import, and what using the cards ended with.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import sys
@@ -18,8 +22,8 @@ def main() -> int:
     """Ask everything that can be asked; each part is independent of the others."""
     found: dict[str, Any] = {}
     with contextlib.redirect_stdout(io.StringIO()):
-        with contextlib.suppress(Exception):
-            found.update(_torch())
+        if importlib.util.find_spec("torch") is not None:
+            found |= _torch()
         with contextlib.suppress(Exception):
             found["libraries"] = _loaded()
     sys.stdout.write(json.dumps(found) + "\n")
@@ -27,8 +31,25 @@ def main() -> int:
 
 
 def _torch() -> dict[str, Any]:
-    import torch
+    try:
+        import torch
 
+        torch.float16  # noqa: B018 - a folder that an uninstallation left imports as well
+    except Exception as error:  # half an installation fails in any way
+        return {"failed": {"torch": _told(error)}}
+    try:
+        return _cards(torch)
+    except Exception as error:
+        return {"failed": {"cards": _told(error)}}
+
+
+def _told(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def _cards(torch: Any) -> dict[str, Any]:
     kind = "xpu" if getattr(torch, "xpu", None) and torch.xpu.is_available() else "cuda"
     runtime = getattr(torch, kind)
     if not runtime.is_available():

@@ -50,11 +50,12 @@ tensor_names} · `plan` {device, tp, pp, dcp, dtype, max_model_len, max_num_batc
 kv_cache_dtype, kv_cache_memory_bytes, attention_backend, block_size, speculative_method, graph,
 cudagraph_capture_sizes, enable_expert_parallel, tool_call_parser, reasoning_parser}.
 
-Everything is optional. Further optional facts: `gpus[].driver`, `gpus[].gemm_exact` (of `--deep`), `python.parsers`
-(read in the installed vLLM), `os.compute_runtime`, `os.compiler`, `os.dri_access`, `paths_missing`, `probe.p2p`,
-`model.shards_missing`, `model.index_error`, `model.index_advice` (what to do about it), `model.files` (files of
-weights in a folder that was looked at: then `tensor_names` are all of them), `plan.enable_chunked_prefill`,
-`plan.enable_prefix_caching`, `plan.profiler`, `plan.enforce_eager`, `plan.quantization`.
+Everything is optional. Further optional facts: `gpus[].driver`, `gpus[].gemm_exact` (of `--deep`), `deep` (how its
+child ended), `deep_failed` {torch, cards} (their errors in it), `python.parsers` (read in the installed vLLM),
+`os.compute_runtime`, `os.compiler`, `os.dri_access`, `paths_missing`, `probe.p2p`, `model.shards_missing`,
+`model.index_error`, `model.index_advice` (what to do about it), `model.files` (files of weights in a folder that was
+looked at: then `tensor_names` are all of them), `plan.enable_chunked_prefill`, `plan.enable_prefix_caching`,
+`plan.profiler`, `plan.enforce_eager`, `plan.quantization`.
 
 ## Sources
 

@@ -31,6 +31,8 @@ class Facts:
     parsers: Mapping[str, frozenset[str]] = field(default_factory=dict)
     probe_p2p: str | None = None
     paths_missing: tuple[str, ...] = ()
+    deep: str | None = None
+    deep_failed: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def of(cls, raw: Any) -> Facts:
@@ -49,6 +51,8 @@ class Facts:
             plan=reading.plan(top.get("plan")),
             parsers=reading.parsers(python.get("parsers")),
             paths_missing=reading.names(top.get("paths_missing")),
+            deep=reading.text(top.get("deep"), 80),
+            deep_failed=reading.texts(top.get("deep_failed")),
             probe_p2p=reading.text(reading.mapping(top.get("probe")).get("p2p")),
         )
 

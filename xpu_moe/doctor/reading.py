@@ -170,6 +170,12 @@ def versions(raw: Any) -> Mapping[str, str] | None:
     return {name: version for name, version in pairs if version is not None}
 
 
+def texts(raw: Any) -> Mapping[str, str]:
+    """Name -> text, clean; what is none is left out."""
+    pairs = ((clean(str(name), 80), text(value)) for name, value in list(mapping(raw).items())[:100])
+    return {name: value for name, value in pairs if value}
+
+
 def names(raw: Any) -> tuple[str, ...]:
     """Names of variables."""
     return tuple(n for n in raw[:1000] if isinstance(n, str) and is_name(n)) if isinstance(raw, list) else ()

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from typing import Any
 
+from xpu_moe.doctor.collect.private import private
 from xpu_moe.doctor.collect.where import Where
 
 LIMIT_S = 30
@@ -22,6 +23,8 @@ def merge(found: dict[str, Any], where: Where) -> None:
     """Run the child and merge what it saw; `deep` in the facts says how it ended."""
     answer, ended = _ask(where)
     found["deep"] = ended
+    if answer.get("failed"):
+        found["deep_failed"] = {part: private(error) for part, error in answer["failed"].items()}
     for library in answer.get("libraries") or []:
         rows = [r for r in found.get("libraries", []) if r["name"].split(".so")[0] != library["name"].split(".so")[0]]
         found["libraries"] = rows
