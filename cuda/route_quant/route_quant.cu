@@ -42,8 +42,8 @@ __device__ __forceinline__ int sortable(float value) {
     return bits ^ ((bits >> 31) & 0x7fffffff);
 }
 
-// 1 / d, correctly rounded where d and 1 / d are normal: the approximation and one Newton step, without the branches that
-// __frcp_rn has for the rest. A score 1 / (1 + e^-x) then has the bits of torch.sigmoid, whose ids must be met exactly.
+// 1 / d, correctly rounded where d and 1 / d are normal (with all ones in the mantissa of d: if the approximation is): the
+// approximation and one Newton step, without the branches that __frcp_rn has for the rest. A score 1 / (1 + e^-x) then has the bits of torch.sigmoid, whose ids must be met exactly.
 __device__ __forceinline__ float reciprocal(float d) {
     const float r = reciprocal_about(d);
     return fmaf(fmaf(-d, r, 1.0f), r, r);

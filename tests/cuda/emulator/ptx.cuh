@@ -126,12 +126,15 @@ DEVICE void floats_of_bf16(u32 pair, float& low, float& high) { low = float_of_b
 DEVICE void floats_of_half(u32 pair, float& low, float& high) { low = float_of_half((u16)pair), high = float_of_half(pair >> 16); }
 
 // ---- arithmetic
-// As far off as the hardware may be: by a drawn -1, 0 or 1 unit of the last place.
+// Any of the numbers that lie within a unit of the last place of 1 / d.
 DEVICE float reciprocal_about(float d) {
     if (std::fabs(d) < 0x1p-126f) d = std::copysign(0.f, d);
     const float r = 1.f / d;
     if (std::fabs(r) < 0x1p-126f) return std::copysign(0.f, r);
-    return std::isfinite(r) ? numbers::value(numbers::bits(r) + machine::draw(3) - 1) : r;
+    if (!std::isfinite(r) || machine::draw(2)) return r;
+    const double exact = 1.0 / std::fabs((double)d), size = std::fabs(r);
+    const bool up = exact == size ? machine::draw(2) : exact > size;
+    return numbers::value(numbers::bits(r) + (up ? 1 : -1));
 }
 
 // ---- tensor cores
