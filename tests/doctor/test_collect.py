@@ -236,7 +236,7 @@ def test_default_run_is_fast_and_without_torch():
     start = time.monotonic()
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode in (0, 1, 2), ended.stderr
-    assert set(json.loads(ended.stdout)) == {"schema", "findings", "exit"}
+    assert set(json.loads(ended.stdout)) == {"schema", "seen", "findings", "exit"}
     assert time.monotonic() - start < 10  # 3 s on an idle machine; the suite shares its cores
 
 

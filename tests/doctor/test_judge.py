@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.doctor.variants import B70, CASES, changed, env, healthy
 from xpu_moe.doctor import judge, worst
 from xpu_moe.doctor.facts import Facts
+from xpu_moe.doctor.seen import seen
 from xpu_moe.doctor.text import clean, quoted
 
 RECORDED = [json.loads(file.read_text())["facts"] for file in sorted((CASES / "facts").glob("*.json"))]
@@ -162,3 +163,36 @@ def test_what_does_not_fit_is_answered_with_what_the_machine_has():
 def test_names_of_tensors_are_cleaned_whether_or_not_they_take_the_short_way(name):
     model = Facts.of({"model": {"tensor_names": [name]}}).model
     assert model is not None and model.tensor_names == {clean(name, 200)}
+
+
+def test_a_card_of_another_vendor_is_not_counted_nor_numbered():
+    """An NVIDIA card for the display before four B70: Level Zero numbers these from 0, and the model fits."""
+    facts = healthy(B70)
+    facts["gpus"].insert(0, {"name": "NVIDIA RTX A2000", "memory_bytes": 6 << 30, "display_attached": True})
+    assert worst(judge(facts, strict=True)) == 0
+    assert [gpu.position for gpu in Facts.of(facts).gpus] == [0, 1, 2, 3]
+    facts["gpus"][2]["gemm_exact"] = False
+    assert [f.about for f in judge(facts, strict=True) if f.severity == "error"] == ["gpus[2].gemm_exact"]
+    facts["peer_access"] = [[a == b or 0 not in (a, b) for b in range(5)] for a in range(5)]
+    assert Facts.of(facts).peers == ((True,) * 4,) * 4
+    facts["gpus"].pop()
+    assert any("4 ranks, 3 cards" in finding.title for finding in judge(facts, strict=True))
+
+
+def test_a_card_without_a_driver_is_not_numbered_where_the_others_are_enough():
+    facts = healthy(B70)
+    facts["gpus"].insert(0, {**facts["gpus"][0], "driver": "vfio-pci"})
+    assert [gpu.place for gpu in Facts.of(facts).gpus] == [1, 2, 3, 4]
+    assert [(f.severity, f.about) for f in judge(facts) if f.severity != "info"] == [("warn", "gpus[0].driver")]
+
+
+def test_what_was_looked_at_is_told():
+    assert seen(healthy(B70)).startswith("4 x Intel(R) Arc(TM) Pro B70 Graphics, kernel 6.17.0-23-generic, Python 3.12")
+    assert seen({}) == "cards unknown; no plan; no model" == seen(None)
+    assert seen({"gpus": [], "plan": {}}) == "no Intel or NVIDIA card; plan for any device; no model"
+
+
+@pytest.mark.parametrize(("name", "value"), [("tp", "4"), ("tp", 0), ("tensor_parallel_size", 4), ("enforce_eager", "yes")])
+def test_a_plans_value_that_no_rule_sees_is_warned_of(name, value):
+    found = {f.about: f.severity for f in judge(changed(B70, {f"plan/{name}": value}), strict=True)}
+    assert found[f"plan.{name}"] == "warn"

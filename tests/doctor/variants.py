@@ -241,7 +241,7 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], str, str], ...] = (
      "plan.tp"),
     ("no-card-at-all", ONE, {"gpus": []}, "error", "gpus"),
     ("driver-gone", B70, every_card(4, driver="none"), "error", "gpus"),
-    ("driver-of-a-virtual-machine", B70, {"gpus/3/driver": "vfio-pci"}, "warn", "gpus[3].driver"),
+    ("driver-of-a-virtual-machine", B70, {"gpus/3/driver": "vfio-pci"}, "error", "gpus[3].driver"),
     ("no-compiler", B70, {"os/compiler": False}, "warn", "os.compiler"),
     ("runtime-not-installed", B70, {"os/compute_runtime": False}, "error", "os.compute_runtime"),
     # runtimes --------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from xpu_moe.doctor.collect import collect
 from xpu_moe.doctor.facts import SCHEMA
 from xpu_moe.doctor.finding import Finding, worst
 from xpu_moe.doctor.judge import judge
+from xpu_moe.doctor.seen import seen
 from xpu_moe.doctor.text import shown
 
 UNUSABLE = 64
@@ -44,10 +45,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return streams.refuse("doctor", str(error), arguments.json, UNUSABLE)
     findings = judge(facts)
     if arguments.json:
-        answer = {"schema": SCHEMA, "findings": [f.as_dict() for f in findings], "exit": worst(findings)}
+        found = [finding.as_dict() for finding in findings]
+        answer = {"schema": SCHEMA, "seen": seen(facts), "findings": found, "exit": worst(findings)}
         text = json.dumps(answer)
     else:
-        text = "\n".join(_report(findings, arguments.verbose))
+        text = "\n".join([*_report(findings, arguments.verbose), f"looked at: {seen(facts)}"])
     return streams.emit("doctor", text) or worst(findings)
 
 

@@ -1,4 +1,4 @@
-"""The child of `--deep`: prints one JSON object {libraries, peer_access, gemm, failed} as its last line.
+"""The child of `--deep`: prints one JSON object {libraries, kind, peer_access, gemm, failed} as its last line.
 
 `failed` {torch, cards}: why an installed torch did not import, and what using the cards ended with.
 """
@@ -57,7 +57,7 @@ def _cards(torch: Any) -> dict[str, Any]:
     count = runtime.device_count()
     ask = getattr(runtime, "can_device_access_peer", None)
     peers = [[a == b or bool(ask and ask(a, b)) for b in range(count)] for a in range(count)] if ask else None
-    return {"peer_access": peers, "gemm": [_exact(torch, f"{kind}:{index}") for index in range(count)]}
+    return {"kind": kind, "peer_access": peers, "gemm": [_exact(torch, f"{kind}:{index}") for index in range(count)]}
 
 
 def _exact(torch: Any, device: str) -> bool:

@@ -30,7 +30,7 @@ This page is written by `python -m xpu_moe.doctor.document`: change the rules, n
 | `--deep` | a child (at most 30 s) loads torch and the collective library, tries one exact product on each card |
 | `--save FILE` | record the facts: nothing personal; registered variables, secrets masked; unknown `XPU_MOE_` names |
 | `--facts FILE` | judge recorded facts instead of this machine; not together with `--model`, `--plan`, `--deep` |
-| `--json` | one object: `{"schema", "findings": [{code, severity, about, title, why, fix, source}], "exit"}` |
+| `--json` | one object: `{"schema", "seen", "findings": [{code, severity, about, title, why, fix, source}], "exit"}` |
 
 Exit codes: 0 healthy, 1 warnings, 2 errors, 64 a bad argument or a file that cannot be read or written, 74 the answer
 could not be written on stdout, 141 its reader has gone. Without an answer, `--json` gives
@@ -38,7 +38,9 @@ could not be written on stdout, 141 its reader has gone. Without an answer, `--j
 loaded; an error stops it with exit code 2, `--force` goes on and says so.
 
 An absent fact never makes a finding. Of several findings about one path the worst speaks, the others become notes
-(`--verbose` shows them). Text from foreign facts and logs is stripped of control sequences and markup.
+(`--verbose` shows them). The last line (`seen`) tells what was looked at: "healthy" without cards, plan or model says
+little. Values of a plan that have another type or name than below are warned of, and left out. Text from foreign facts
+and logs is stripped of control sequences and markup.
 
 ## Facts, schema 1
 

@@ -6,20 +6,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import xpu_moe.doctor.reading as reading
 from xpu_moe.doctor.records import Gpu, Library, Model, Os, Plan
 
-__all__ = ["SCHEMA", "Facts", "Gpu", "Library", "Model", "Os", "Plan"]
+__all__ = ["HELD", "SCHEMA", "Facts", "Gpu", "Library", "Model", "Os", "Plan", "numbered"]
 
 SCHEMA = 1
+HELD = {"none": "no kernel driver is bound", "vfio-pci": "kept for virtual machines by vfio-pci"}
 
 
 @dataclass(frozen=True)
 class Facts:
+    """`present`: all cards; `gpus`: those that the planned runtime numbers (see `numbered`)."""
+
     os: Os = field(default_factory=Os)
+    present: tuple[Gpu, ...] | None = None
     gpus: tuple[Gpu, ...] | None = None
     peers: tuple[tuple[bool | None, ...], ...] | None = None
     libraries: tuple[Library, ...] | None = None
@@ -39,9 +43,11 @@ class Facts:
         """Read a facts object (a dict from JSON, or anything: nothing raises)."""
         top = reading.mapping(raw)
         python = reading.mapping(top.get("python"))
-        return cls(
+        present = reading.gpus(top.get("gpus"))
+        found = cls(
             os=reading.os_part(reading.mapping(top.get("os"))),
-            gpus=reading.gpus(top.get("gpus")),
+            present=present,
+            gpus=present,
             peers=reading.matrix(top.get("peer_access")),
             libraries=reading.libraries(top.get("libraries")),
             python_version=reading.text(python.get("version")),
@@ -55,6 +61,8 @@ class Facts:
             deep_failed=reading.texts(top.get("deep_failed")),
             probe_p2p=reading.text(reading.mapping(top.get("probe")).get("p2p")),
         )
+        gpus = numbered(present, found.device, found.world or 1) if present else present
+        return replace(found, gpus=gpus, peers=_among(found.peers, gpus, len(present or ())))
 
     # what most rules ask -------------------------------------------------------------------------------------
 
@@ -79,7 +87,7 @@ class Facts:
         for mark, device in (("+xpu", "xpu"), ("+cu", "cuda"), ("+cpu", "cpu")):
             if mark in torch:
                 return device
-        kinds = {"cuda" if "nvidia" in (gpu.name or "").lower() else "xpu" for gpu in self.gpus or ()}
+        kinds = {"cuda" if gpu.runtime == "cuda" else "xpu" for gpu in self.gpus or ()}
         return kinds.pop() if len(kinds) == 1 else None
 
     @property
@@ -90,3 +98,26 @@ class Facts:
     def several(self) -> bool:
         """Do several cards work together? By the plan; without one, by the cards that are there."""
         return self.world > 1 if self.world is not None else len(self.gpus or ()) > 1
+
+
+def numbered(gpus: tuple[Gpu, ...], device: str | None, world: int = 1) -> tuple[Gpu, ...]:
+    """The cards that the runtime of the device numbers from 0: none of another vendor, none without a driver of theirs.
+
+    All of them where the device is not known or that leaves none, and those without a driver where it leaves fewer than
+    `world`: a rule of its own speaks of each.
+    """
+    own = [gpu for gpu in gpus if gpu.runtime in (device, None)]
+    driven = [gpu for gpu in own if gpu.driver not in HELD]
+    if device not in ("xpu", "cuda") or not own:
+        return gpus
+    return tuple(replace(gpu, position=n) for n, gpu in enumerate(driven if len(driven) >= world else own))
+
+
+Matrix = tuple[tuple[bool | None, ...], ...]
+
+
+def _among(peers: Matrix | None, gpus: tuple[Gpu, ...] | None, total: int) -> Matrix | None:
+    """The rows and columns of these cards, where a matrix counts all cards of the machine."""
+    if peers is None or gpus is None or len(peers) != total or len(gpus) == total:
+        return peers
+    return tuple(tuple(peers[a.place][b.place] for b in gpus) for a in gpus)

@@ -8,6 +8,7 @@ from xpu_moe.doctor.facts import SCHEMA, Facts
 from xpu_moe.doctor.finding import ORDER, Finding
 from xpu_moe.doctor.rules import RULES
 from xpu_moe.doctor.rules.base import Context, settle
+from xpu_moe.doctor.seen import unread
 from xpu_moe.doctor.text import shown
 
 
@@ -17,7 +18,7 @@ def judge(raw: Any, strict: bool = False) -> list[Finding]:
     A rule that fails is itself reported as an info finding, so that one bad rule cannot hide the others; `strict`
     raises instead (tests).
     """
-    findings: list[Finding] = _schema(raw)
+    findings: list[Finding] = [*_schema(raw), *unread(raw)]
     context = Context(Facts.of(raw))
     for rule in RULES:
         try:

@@ -96,6 +96,7 @@ def gpus(raw: Any) -> tuple[Gpu, ...] | None:
         found.append(
             Gpu(
                 position=position,
+                place=position,
                 index=_whole(card.get("index")),
                 pci=text(card.get("pci"), 40),
                 device_id=_device_id(card.get("device_id")),

@@ -27,11 +27,16 @@ class Os:
     compiler: bool | None = None
 
 
+_VENDORS = (("nvidia", "cuda"), ("intel", "xpu"), ("amd", "other"), ("radeon", "other"))
+
+
 @dataclass(frozen=True)
 class Gpu:
-    """`link_gts`, `link_width` belong to the bridge above the card. `position` is its place in the facts' list."""
+    """`link_gts`, `link_width` belong to the bridge above the card. `position` is its number in the runtime that the
+    plan uses (masks and `peer_access` count so), `place` its place in the facts' list."""
 
     position: int = 0
+    place: int = 0
     index: int | None = None
     pci: str | None = None
     device_id: str | None = None
@@ -47,7 +52,13 @@ class Gpu:
     driver: str | None = None
 
     def about(self, fact: str) -> str:
-        return f"gpus[{self.position}].{fact}"
+        return f"gpus[{self.place}].{fact}"
+
+    @property
+    def runtime(self) -> str | None:
+        """xpu, cuda, "other" (of no vendor that we serve), None where the name does not tell."""
+        name = (self.name or "").lower()
+        return next((kind for word, kind in _VENDORS if word in name), None)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,8 @@ from typing import Any
 
 from xpu_moe.doctor.collect.private import private
 from xpu_moe.doctor.collect.where import Where
+from xpu_moe.doctor.facts import numbered
+from xpu_moe.doctor.reading import gpus
 
 LIMIT_S = 30
 
@@ -31,9 +33,9 @@ def merge(found: dict[str, Any], where: Where) -> None:
     found.setdefault("libraries", []).extend(answer.get("libraries") or [])
     if answer.get("peer_access"):
         found["peer_access"] = answer["peer_access"]
-    for index, exact in enumerate(answer.get("gemm") or []):
-        if index < len(found.get("gpus") or []):
-            found["gpus"][index]["gemm_exact"] = exact
+    cards = numbered(gpus(found.get("gpus")) or (), answer.get("kind"))
+    for card, exact in zip(cards, answer.get("gemm") or [], strict=False):
+        found["gpus"][card.place]["gemm_exact"] = exact
     if not found["libraries"]:
         del found["libraries"]
 

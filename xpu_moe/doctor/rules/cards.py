@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from xpu_moe.doctor.facts import Gpu
+from xpu_moe.doctor.facts import HELD, Gpu
 from xpu_moe.doctor.rules.base import Context, Row, Rule
 from xpu_moe.doctor.rules.splits import tp_problem
 from xpu_moe.doctor.versions import within
@@ -19,11 +19,11 @@ _BAD_GUC = (("==70.58", "70.72.1 or 70.54.0, or kernel 7.1, cured reports"),)
 
 def _intel(context: Context) -> Iterator[Gpu]:
     if context.device in ("xpu", None):
-        yield from context.cards
+        yield from (gpu for gpu in context.cards if gpu.runtime != "cuda")
 
 
 def _hit(gpu: Gpu, **values: Any) -> dict[str, Any]:
-    return {"at": gpu.position, "name": gpu.name or gpu.device_id or f"card {gpu.position}", **values}
+    return {"at": gpu.place, "name": gpu.name or gpu.device_id or f"card {gpu.place}", **values}
 
 
 def _bar(context: Context) -> list[dict[str, Any]]:
@@ -63,14 +63,14 @@ def _guc(context: Context) -> list[dict[str, Any]]:
 
 def _driverless(context: Context) -> list[dict[str, Any]]:
     """Cards that no kernel driver holds, or one that keeps them for a virtual machine: all (one finding), or some."""
-    held = {"none": "no kernel driver is bound", "vfio-pci": "kept for virtual machines by vfio-pci"}
-    planned, cards = context.plan.device, context.facts.gpus or ()
+    planned, cards = context.plan.device, context.facts.present or ()
     if planned:
-        cards = tuple(gpu for gpu in cards if planned == ("cuda" if "nvidia" in (gpu.name or "").lower() else "xpu"))
-    idle = [_hit(gpu, driver=held[gpu.driver]) for gpu in cards if gpu.driver in held]
+        cards = tuple(gpu for gpu in cards if planned == ("cuda" if gpu.runtime == "cuda" else "xpu"))
+    idle = [_hit(gpu, driver=HELD[gpu.driver]) for gpu in cards if gpu.driver in HELD]
     if idle and len(idle) == len(cards):
         return [{**idle[0], "about": "gpus", "name": ", ".join(sorted({hit["name"] for hit in idle}))}]
-    return [{**hit, "about": f"gpus[{hit['at']}].driver", "severity": "warn"} for hit in idle]
+    severity = "error" if (context.facts.world or 0) > len(cards) - len(idle) else "warn"
+    return [{**hit, "about": f"gpus[{hit['at']}].driver", "severity": severity} for hit in idle]
 
 
 def _display(context: Context) -> list[dict[str, Any]]:

@@ -143,13 +143,11 @@ def _none(context: Context) -> Hit | None:
 
 
 def _other_vendor(context: Context) -> Hit | None:
-    gpus = context.facts.gpus or ()
-    names = [(gpu.name or "").lower() for gpu in gpus if gpu.name]
-    if not names or context.plan.device not in ("xpu", "cuda"):
+    named = [gpu for gpu in context.facts.present or () if gpu.name]
+    if not named or context.plan.device not in ("xpu", "cuda"):
         return None
-    nvidia = ["nvidia" in name for name in names]
-    wrong = all(nvidia) if context.plan.device == "xpu" else not any(nvidia) and all("intel" in n for n in names)
-    return {"device": context.plan.device, "name": names[0]} if wrong else None
+    wrong = all(gpu.runtime not in (context.plan.device, None) for gpu in named)
+    return {"device": context.plan.device, "name": named[0].name} if wrong else None
 
 
 RULE = Rule(
@@ -187,8 +185,9 @@ RULE = Rule(
         Row(
             "selection.none", "error", "gpus",
             "the plan wants {device}, and no card is visible",
-            "Driver not loaded, nodes not mounted into the container, or the user is not in group render.",
-            "ls -l /dev/dri; groups; add --device /dev/dri to the container",
+            "None on the PCI bus: seat, power, above-4G decoding; or kept from this container or virtual machine.",
+            "lspci -nn | grep -iE '8086:e2|nvidia'; above-4G decoding and resizable BAR on in the firmware setup; "
+            "ls -l /dev/dri; add --device /dev/dri to the container",
             "B70 field notes 11", _none,
         ),
         Row(
