@@ -192,7 +192,9 @@ def test_what_was_looked_at_is_told():
     assert seen({"gpus": [], "plan": {}}) == "no Intel or NVIDIA card; plan for any device; no model"
 
 
-@pytest.mark.parametrize(("name", "value"), [("tp", "4"), ("tp", 0), ("tensor_parallel_size", 4), ("enforce_eager", "yes")])
+@pytest.mark.parametrize(
+    ("name", "value"), [("tp", "4"), ("tp", 0), ("tensor_parallel_size", 4), ("enforce_eager", "yes")]
+)
 def test_a_plans_value_that_no_rule_sees_is_warned_of(name, value):
     found = {f.about: f.severity for f in judge(changed(B70, {f"plan/{name}": value}), strict=True)}
     assert found[f"plan.{name}"] == "warn"

@@ -14,6 +14,7 @@ from tests.plan.shapes_of_models import MINIMAX, MINIMAX_FP8, MINIMAX_INT4, QWEN
 from tests.plan.test_checkpoint import SMALL, TENSORS, TOTAL, shard
 from xpu_moe.plan.__main__ import main
 from xpu_moe.plan.profiles import PROFILES
+from xpu_moe.plan.sizes import gib
 
 
 @pytest.fixture
@@ -162,7 +163,9 @@ def test_a_picture_that_cannot_be_written_is_refused_at_once(capsys, model, tmp_
     [["--tp", "5"], ["--tp", "3"], ["--tp", "0"], ["--kv-cache-memory-bytes", "4GiB"], ["--block-size", "-1"],
      ["--max-model-len", "-5"], ["--max-model-len", "0"], ["--pp", "63"],
      ["--gpu-memory-utilization", "1.5"], ["--roofline", "--probe", "/nonexistent"], ["--roofline", "--batch", "0"],
-     ["--card", "cpu", "--roofline"]],
+     ["--card", "cpu", "--roofline"], ["--kv-cache-dtype", "bogus"], ["--kv-cache-memory-bytes", "nan"],
+     ["--kv-cache-memory-bytes", "9999999T"], ["--block-size", "99999999"], ["--max-num-seqs", "9" * 30],
+     ["--roofline", "--context", "9" * 30]],
 )  # fmt: skip
 def test_wrong_arguments_end_with_two_and_a_line(capsys, model, arguments):
     assert main(["--model", model, *arguments]) == 2
@@ -248,3 +251,14 @@ def test_needs_no_torch(model):
     )
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 0 and json.loads(ended.stdout)["fits"]
+
+
+def test_small_sizes_are_not_printed_as_nothing(capsys, model):
+    main(["--model", model, "--tp", "4", "--kv-cache-memory-bytes", "1K"])
+    assert "does not fit: 1 KiB of KV do not hold one block of tokens" in capsys.readouterr().out
+    assert [gib(count) for count in (5 << 20, 600, 3, 7 << 30)] == ["5.00 MiB", "1 KiB", "3 bytes", "7.00 GiB"]
+
+
+def test_a_length_beyond_the_models_positions_is_noted(capsys, model):
+    code, found = answer(capsys, "--model", model, "--tp", "4", "--max-model-len", "300000")
+    assert code == 1 and "beyond the model's 196608 positions" in found["notes"][-1]

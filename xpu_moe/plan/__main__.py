@@ -14,19 +14,23 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from xpu_moe import files, streams
+from xpu_moe import bounds, files, streams
 from xpu_moe.plan import picture, split
 from xpu_moe.plan.cards import BY_KEY, Card, cpu
 from xpu_moe.plan.checkpoint import BadCheckpoint, Checkpoint, read, read_config
 from xpu_moe.plan.memory import MemoryPlan, Request, plan_memory
 from xpu_moe.plan.profiles import PROFILES, Profile
 from xpu_moe.plan.roofline import Roofline, roofline
-from xpu_moe.plan.shapes import Shapes, lacking, shapes_of
+from xpu_moe.plan.shapes import KV_TYPES, Shapes, lacking, shapes_of
 from xpu_moe.plan.sizes import gib, size
 from xpu_moe.plan.weights import Weights, weights
 
 FITS, TOO_MUCH, USAGE = 0, 1, 2
 _MOST_JSON = 64 << 20
+_MOST = {  # of what one plans; beyond is a typing error
+    "tp": 1024, "pp": 1024, "block_size": 1 << 16, "max_model_len": 1 << 30, "max_num_batched_tokens": 1 << 24,
+    "max_num_seqs": 1 << 20,
+}  # fmt: skip
 _BLOCK = {"xpu": 64, "cuda": 16, "cpu": 128}
 
 
@@ -56,7 +60,7 @@ def _parser() -> streams.Parser:
     add("--profile", choices=list(PROFILES), help="a named launch; other arguments override its settings")
     add("--profiles", action="store_true", help="list the named launches and the measured points behind them")
     add("--kv-cache-memory-bytes", type=str, metavar="SIZE", help="256M (binary), 256m (decimal) or bytes")
-    add("--kv-cache-dtype", help="auto, fp8, …")
+    add("--kv-cache-dtype", metavar="TYPE", help=f"one of {', '.join(KV_TYPES)} (auto, or the profile's)")
     add("--block-size", type=int, help="tokens of a KV block (64 on XPU, 16 on CUDA, 128 on the CPU)")
     add("--max-model-len", type=int)
     add("--max-num-batched-tokens", type=int)
@@ -123,7 +127,7 @@ def _request(arguments: argparse.Namespace, profile: Profile | None, card: Card)
         if given is not None:
             settings[field] = given
     if arguments.kv_cache_memory_bytes is not None:
-        settings["kv_cache_memory_bytes"] = size(arguments.kv_cache_memory_bytes)
+        settings["kv_cache_memory_bytes"] = _kv_bytes(arguments.kv_cache_memory_bytes)
     return Request(
         tp=settings.get("tp", 1),
         pp=settings.get("pp", 1),
@@ -140,11 +144,21 @@ def _request(arguments: argparse.Namespace, profile: Profile | None, card: Card)
     )
 
 
+def _kv_bytes(text: str) -> int:
+    try:
+        found = size(text)
+    except ValueError as error:
+        raise Wrong(f"--kv-cache-memory-bytes: {str(error).removeprefix('size: ')}") from None
+    return bounds.whole("--kv-cache-memory-bytes", found, 1, 1 << 50)
+
+
 def _check(request: Request, shapes: Shapes) -> None:
-    for name in ("tp", "pp", "block_size", "max_model_len", "max_num_batched_tokens", "max_num_seqs"):
+    for name, most in _MOST.items():
         value = getattr(request, name)
-        if value is not None and value < 1:
-            raise Wrong(f"--{name.replace('_', '-')}: got {value}, wanted at least 1")
+        if value is not None:
+            bounds.whole(f"--{name.replace('_', '-')}", value, 1, most)
+    if request.kv_dtype.lower() not in KV_TYPES:
+        raise Wrong(f"--kv-cache-dtype: got {request.kv_dtype!r}, wanted one that is counted: {', '.join(KV_TYPES)}")
     if not 0 < request.utilization <= 1:
         raise Wrong(f"--gpu-memory-utilization: got {request.utilization}, wanted above 0 and at most 1")
     if request.pp > shapes.layers:
@@ -168,6 +182,11 @@ def _notes(checkpoint: Checkpoint, shapes: Shapes, request: Request, found: Weig
     lost = f"missing in the checkpoint: {missing[0]}{more}" if missing else ""
     notes = [f"{text}; sizes are computed from config.json" for text in (checkpoint.problem, lost, found.doubt) if text]
     notes += [found.caveat] if found.caveat else []
+    if request.max_model_len and shapes.max_positions and request.max_model_len > shapes.max_positions:
+        notes.append(
+            f"--max-model-len {request.max_model_len} is beyond the model's {shapes.max_positions} positions: vLLM "
+            "refuses it without VLLM_ALLOW_LONG_MAX_MODEL_LEN=1"
+        )
     if split.needs_finer(shapes, request.tp, expert_parallel=request.expert_parallel):
         notes.append(f"--tp {request.tp} splits the FP8 blocks of the experts, which vLLM does from 0.32 on")
     return notes
@@ -192,8 +211,8 @@ def _roofline(arguments: argparse.Namespace, shapes: Shapes, card: Card, request
         raise Wrong(f"--roofline: no bandwidth is known for {card.key}")
     if arguments.probe:
         probe = _probe(arguments.probe)
-    if arguments.batch < 1 or arguments.context < 0:
-        raise Wrong("--batch, --context: wanted at least 1 and 0")
+    bounds.whole("--batch", arguments.batch, 1, _MOST["max_num_seqs"])
+    bounds.whole("--context", arguments.context, 0, _MOST["max_model_len"])
     return roofline(shapes, card, request.tp, arguments.batch, arguments.context, request.kv_dtype, probe)
 
 
@@ -227,7 +246,7 @@ def _lines(plan: MemoryPlan, line: Roofline | None, profile: Profile | None, wid
         f"KV: {plan.kv_bytes_per_token:,} bytes a token and rank, "
         f"{plan.kv_tokens:,} tokens in blocks of {plan.block_size}",
     ]
-    if plan.kv_bytes:
+    if plan.kv_bytes and plan.max_model_len:
         need = f"one sequence of {plan.max_model_len} needs {gib(plan.need_bytes)}"
         out.append(f"--kv-cache-memory-bytes {plan.kv_bytes}  ({need})")
     if line:

@@ -7,6 +7,7 @@ from typing import Any
 
 from xpu_moe.plan.cards import Card
 from xpu_moe.plan.shapes import Parts, Shapes
+from xpu_moe.plan.sizes import gib
 
 MINIMUM_BLOCKS = 1
 
@@ -127,9 +128,11 @@ def _why(weights: int, beside: int, kv: int, card: Card, length: int, need: int)
     if weights > room:
         return f"weights of {weights / 2**30:.1f} GiB are more than the {room / 2**30:.1f} GiB of a {card.key}"
     if beside + kv > room:
-        return f"weights, activations, graphs, reserve and KV are {(beside + kv - room) / 2**30:.2f} GiB too much"
-    if kv < need or not length:
-        return f"{kv / 2**30:.2f} GiB of KV do not hold one sequence of {length} tokens ({need / 2**30:.2f} GiB)"
+        return f"weights, activations, graphs, reserve and KV are {gib(beside + kv - room)} too much"
+    if not length:
+        return f"{gib(kv)} of KV do not hold one block of tokens"
+    if kv < need:
+        return f"{gib(kv)} of KV do not hold one sequence of {length} tokens ({gib(need)})"
     return ""
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from xpu_moe.plan.quantization import Quant, quant_of
 
 _TYPES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
-_KV_TYPES = {
+KV_TYPES = {
     "auto": 2, "bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
     "fp8_inc": 1, "int8": 1,
 }  # fmt: skip
@@ -91,7 +91,7 @@ class Shapes:
 
     def kv_bytes_per_token(self, tp: int, pp: int = 1, kv_dtype: str = "auto") -> int:
         """layers x 2 (K, V) x KV heads of the rank x head_dim x bytes; MLA keeps one latent vector on every rank."""
-        element = _KV_TYPES.get(kv_dtype.lower(), 2)
+        element = KV_TYPES.get(kv_dtype.lower(), 2)
         if kv_dtype.lower() == "auto":
             element = self.element
         layers = -(-self.attention_layers // pp)

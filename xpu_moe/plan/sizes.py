@@ -6,6 +6,7 @@ import re
 
 GIB = 1 << 30
 MIB = 1 << 20
+_UNITS = ((GIB, "GiB"), (MIB, "MiB"), (1 << 10, "KiB"))
 _BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _DECIMAL = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 
@@ -24,5 +25,6 @@ def size(text: str) -> int:
 
 
 def gib(count: int | float) -> str:
-    """Bytes for people: `1.02 GiB`."""
-    return f"{count / GIB:.2f} GiB"
+    """Bytes for people: `1.02 GiB`; of what is too small for that `3.25 MiB`, `512 KiB`."""
+    unit, name = next(((unit, name) for unit, name in _UNITS if abs(count) >= unit / 10), (1, "bytes"))
+    return f"{count / unit:.2f} {name}" if unit >= MIB else f"{count / unit:.0f} {name}"
