@@ -109,3 +109,12 @@ def test_it_runs_without_torch():
 def test_the_document_is_current():
     text = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
     assert text == show.document(), "run: python -m xpu_moe.env --document > docs/environment.md"
+
+
+def test_a_name_nearly_right_and_a_number_of_cards_get_a_hint(capsys):
+    assert tool.main(["--explain", "ccl_atl_transport"]) == 2
+    assert "did you mean CCL_ATL_TRANSPORT?" in capsys.readouterr().err
+    assert tool.main(["--profile", "b70-tp4-latency", "--device", "xpu"]) == 2
+    assert "scripts/serve_minimax.sh --profile" in capsys.readouterr().err
+    tool.main(["--device", "xpu", "--cards", "4"])
+    assert "4 cards are --cards 0,1,2,3" in capsys.readouterr().err

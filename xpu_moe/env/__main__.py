@@ -51,6 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         left = left_alone(arguments.profile, device, in_use, situation)
     except (BadProfile, KeyError, ValueError) as error:
         return streams.refuse(_NAME, str(error.args[0] if error.args else error), arguments.json)
+    if planned is not None and len(planned) == 1 and planned[0] > 1:
+        count = planned[0]
+        all_ = ",".join(map(str, range(min(count, 16))))
+        streams.warn(f"{_NAME}: --cards {count} is the one card of that number; {count} cards are --cards {all_}")
     findings = judge({**environ, **{s.name: s.value for s in settings}}, device, in_use, situation, arguments.profile)
     if arguments.json:
         text = json.dumps(_json(arguments.profile, device, in_use, settings, left, findings), indent=1)

@@ -102,7 +102,10 @@ def resolve(profile: str, device: str) -> tuple[str, ...]:
     parts = profile.split("+")
     for name in parts:
         if name not in PROFILES:
-            raise BadProfile(f"profile: got {name!r}, wanted {known()}")
+            raise BadProfile(
+                f"profile: got {name!r}, wanted {known()} (launch profiles such as b70-tp4-latency are the launcher's: "
+                "scripts/serve_minimax.sh --profile NAME --dry-run shows their variables)"
+            )
         if device not in PROFILES[name].devices:
             raise BadProfile(f"profile {name}: for {', '.join(PROFILES[name].devices)}, not for {device}")
         for other, why in PROFILES[name].excludes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import pkgutil
 from functools import cache
@@ -47,5 +48,7 @@ def lookup(name: str) -> Variable:
     """The row of `name`; KeyError names what is missing."""
     row = find(name)
     if row is None:
-        raise KeyError(f"environment variable {name} is not in the registry (xpu_moe/env)")
+        near = difflib.get_close_matches(name.upper(), registry(), n=3, cutoff=0.8)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        raise KeyError(f"environment variable {name} is not in the registry (docs/environment.md){hint}")
     return row
