@@ -311,3 +311,13 @@ def test_a_closed_standard_input_is_one_line():
     command = f"{sys.executable} -m xpu_moe.launch explain-log - <&-"
     ended = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 64 and len(ended.stderr.splitlines()) == 1 and "Traceback" not in ended.stderr
+
+
+def test_of_a_log_that_no_rule_knows_the_last_complaint_is_shown(tmp_path):
+    (tmp_path / "a.log").write_text("start\nodd.StrangeError: first\nOddError: second thing\nbye\n")
+    ended = explain_log(tmp_path / "a.log")
+    assert ended.returncode == 0 and "the last line that complains is 3: OddError: second thing" in ended.stdout
+    found = json.loads(explain_log("--json", tmp_path / "a.log").stdout)
+    assert found["complaint"] == {"line": 3, "text": "OddError: second thing"}
+    (tmp_path / "a.log").write_text("")
+    assert "no whole line in it" in explain_log(tmp_path / "a.log").stdout

@@ -162,6 +162,16 @@ def test_a_fabric_that_cannot_be_reached_is_an_error():
         choose("cuda", None)
 
 
+def test_a_device_that_nothing_here_reaches_is_a_bad_argument_and_no_verdict(capsys):
+    import torch
+
+    from xpu_moe.probe.p2p import main
+
+    missing = "xpu" if torch.cuda.is_available() else "cuda"
+    assert main(["--device", missing, "--json"]) == 2
+    assert f"--device {missing}: no way to {missing} cards" in json.loads(capsys.readouterr().out)["cannot"]
+
+
 # ---- the verdict ----------------------------------------------------------------------------------------------------
 
 GROUND = verdict.Ground("xpu", ("0000:03:00.0 0xe223", "0000:04:00.0 0xe223"), "libze 1.6", "6.17.0", "oneccl 2022.1.2")

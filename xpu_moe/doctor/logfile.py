@@ -44,6 +44,7 @@ def explain_file(path: Path, progress: Callable[[int, int], None] | None = None)
     explainer = Explainer()
     size = 0 if str(path) == "-" else _size(path)
     with _opened(path) as file:
+        size = 0 if isinstance(getattr(file, "raw", None), gzip.GzipFile) else size  # not that of the text
         head = file.read(4096)
         encoding = _encoding(head)
         done = 0

@@ -32,6 +32,7 @@ _NAMES = re.compile(
 )
 _FILE = re.compile(r"['\" ](/(?:dev|sys|proc|run|tmp|usr|opt|etc|home|models?)/[\w./+-]{2,120})")
 _BAD = re.compile(r"\b(?:error|exception|failed|failure|fatal|cannot|could not|unable|invalid|refused|denied)\b", re.I)
+_COMPLAINS = re.compile(r"\b(?:[A-Za-z_.]*(?:Error|Exception)\b|ERROR\b|CRITICAL\b|FATAL\b|[Ff]atal\b)")
 _KIND = {"cause": 0, "symptom": 1, "note": 3}
 _UNKNOWN = 2  # lines that only name a variable or a file
 _MOST_KEPT = 400
@@ -70,12 +71,14 @@ class LogFinding:
 
 @dataclass(frozen=True)
 class Explanation:
-    """`phases`: (name, first line, time) in order; `stuck`: the phase without an end, None when all ended."""
+    """`phases`: (name, first line, time) in order; `stuck`: the phase without an end, None when all ended;
+    `complaint`: number and text of the last line that no rule knows and that complains."""
 
     findings: tuple[LogFinding, ...]
     phases: tuple[tuple[str, int, str | None], ...]
     stuck: str | None
     lines: int
+    complaint: tuple[int, str] | None = None
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -83,6 +86,7 @@ class Explanation:
             "phases": [{"phase": name, "line": line, "time": time} for name, line, time in self.phases],
             "stuck": self.stuck,
             "lines": self.lines,
+            "complaint": {"line": self.complaint[0], "text": self.complaint[1]} if self.complaint else None,
         }
 
 
@@ -109,6 +113,7 @@ class Explainer:
         self._found: dict[tuple[str, str], LogFinding] = {}
         self._asked = ""
         self._guc: str | None = None
+        self._complaint: tuple[int, str] | None = None
         self._last: tuple[str, str] | None = None
         self._shapes: dict[str, tuple[str, str] | None] = {}
 
@@ -142,7 +147,10 @@ class Explainer:
                 found = message.pattern.search(clean(line, 4000))
                 if found and (not message.where or self.phase in message.where):
                     return self._keep(self._finding(message, found, line))
-        return self._keep(self._named(line))
+        finding = self._named(line)
+        if finding is None and _COMPLAINS.search(line) and not HARMLESS.search(line):
+            self._complaint = self.lines, clean(line)
+        return self._keep(finding)
 
     def result(self) -> Explanation:
         """All findings, root cause first, the phases, and the phase that never ended."""
@@ -152,7 +160,7 @@ class Explainer:
             for f in self._found.values()
         ]
         findings = sorted(found, key=lambda f: (f.rank, ORDER[f.severity], f.line))
-        return Explanation(tuple(findings), tuple(self._phases), self._stuck(), self.lines)
+        return Explanation(tuple(findings), tuple(self._phases), self._stuck(), self.lines, self._complaint)
 
     def _remember(self, line: str) -> None:
         if "changed to be" in line and (changed := _CHANGED.search(line)):

@@ -68,5 +68,11 @@ def _lines(explanation: Explanation) -> list[str]:
     elif explanation.phases:
         out.append("the server came up")
     if not explanation.findings:
-        out.append(f"{explanation.lines} lines, none that the table knows")
+        out.append(f"{explanation.lines} lines, none that the table knows" if explanation.lines else "no whole line in it")
+        if explanation.complaint:
+            number, text = explanation.complaint
+            out += [
+                f"the last line that complains is {number}: {text}",
+                "   do: look for it in vLLM's issues; python -m xpu_moe.doctor --deep asks the machine itself",
+            ]
     return out

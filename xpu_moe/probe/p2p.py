@@ -57,6 +57,8 @@ def main(argv: Sequence[str]) -> int:
         outcome = _watched(arguments, kind, stop, seen)
         if outcome.kind == "interrupted":
             return 128 + (stop.signal or signal.SIGINT)
+    if not seen["cards"] and (why := _unreachable(outcome)):
+        return streams.refuse("p2p", f"--device {kind}: {why}", arguments.json)
     result = _result(kind, outcome, seen)
     if len(seen["cards"]) > 1 and kind != "rehearsal" and not arguments.no_save:
         result["kept"] = _keep(kind, result)
@@ -149,6 +151,12 @@ def _judge(pairs: Sequence[verdict.Pair], cards: Sequence[int]) -> tuple[str, st
         listed = ", ".join(f"{p.source}>{p.target}" for p in closed)
         return "unreachable", f"no peer access for {listed}: take profile no-p2p"
     return "ok", f"all {len(pairs)} directions between {len(cards)} cards are reachable and intact"
+
+
+def _unreachable(outcome: Outcome) -> str:
+    """Why there is no way to the cards at all, "" where there is one."""
+    error = outcome.ranks[0].error if outcome.kind == "dead" and outcome.ranks else ""
+    return error.removeprefix("LookupError: ") if error.startswith("LookupError: ") else ""
 
 
 def _keep(kind: str, result: dict[str, Any]) -> str:
