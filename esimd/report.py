@@ -25,7 +25,10 @@ def collect(device: str, keep: Path | None, record: bool, with_rival: bool) -> d
     worse, baseline = gates.compare(kernels, device, record)
     answer = {
         "device": device,
-        "versions": programs.versions("ocloc", "iga", "spirv-dis"),
+        "versions": {
+            name: str(found)
+            for name, found in {**programs.back_end(device), "spirv-dis": programs.find("spirv-dis")}.items()
+        },
         "formula": isa.FORMULA,
         "memory_cycles_per_64_bytes": round(gates.MEMORY_CYCLES, 1),
         "slot_limit": gates.SLOT_LIMIT,
@@ -85,7 +88,9 @@ def main(argv: Sequence[str]) -> int:
     """Exit 0: all bounds hold. 1: one is broken, or ocloc refused. 2: bad arguments, or a program is missing (the
     line to type). 74, 141: `streams.emit`."""
     parser = streams.Parser(prog="python -m xpu_moe.esimd report", description=HELP)
-    parser.add_argument("--device", help="ocloc's device name (default: pvc, and bmg where this ocloc knows it)")
+    parser.add_argument(
+        "--device", help="ocloc's device name (default: pvc, and the bmg ones where an ocloc here knows them)"
+    )
     parser.add_argument("--asm", type=Path, metavar="DIR", help="leave the assembly text of every kernel there")
     parser.add_argument("--record", action="store_true", help="record the baseline anew")
     parser.add_argument("--no-rival", action="store_true", help="leave the estimate for llm-scaler's kernel out")

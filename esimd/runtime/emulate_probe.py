@@ -19,7 +19,7 @@ def probe(shape: Any, call: Any) -> dict[str, Any]:
     from xpu_moe.esimd.host import emulate
     from xpu_moe.esimd.tools import programs
 
-    versions = programs.versions("clang")
+    versions = {"clang": str(programs.find("clang"))}
     first, second = (tensor.cpu() for tensor in call.routes[0])
     weights = {name: tensor.cpu() for name, tensor in call.weights.items()}
     routing = {"logits": first, "bias": second} if shape.routed else {"topk_weights": first, "topk_ids": second}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,7 +18,10 @@ SLM_LIMIT = 16 << 10  # 8 groups of 8 threads share the 128 KiB of an Xe core
 MEMORY_CYCLES = 64 * 256 * 2.4e9 / 581e9
 SLOT_LIMIT = 64.0
 MIN_THREADS = launch.HARDWARE_THREADS
-BASELINE = Path(__file__).with_name("baseline.json")
+BASELINES = {  # device -> the committed record, made with the checked release of the back end
+    "pvc": Path(__file__).with_name("baseline.json"),
+    "bmg-g31": Path(__file__).with_name("baseline-bmg-g31.json"),
+}
 
 # The case that the slot and thread bounds are stated for: MiniMax at TP4, group 128, fp16, one token.
 HIDDEN, INTER, TOP_K, GROUP = 3072, 384, 8, 128
@@ -46,17 +47,12 @@ class Failure:
         return f"{self.kernel}: {self.rule}: got {self.got}, wanted {self.wanted}"
 
 
+DEVICES = ("pvc", "bmg", "bmg-g21", "bmg-g31")
+
+
 def devices() -> dict[str, str]:
-    """Device -> "" where this ocloc compiles for it, else its answer. PVC always; BMG's names where it knows them."""
-    found = {"pvc": ""}
-    with tempfile.TemporaryDirectory() as folder:
-        for name in ("bmg", "bmg-g21", "bmg-g31"):
-            command = [programs.find("ocloc").path, "ids", name]
-            done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
-            known = done.returncode == 0 and re.search(r"\d+\.\d+\.\d+", done.stdout)
-            lines = (done.stdout + done.stderr).strip().splitlines()
-            found[name] = "" if known else (lines[0] if lines else f"exit {done.returncode}")
-    return found
+    """Device -> "" where an ocloc here compiles for it, else the answer. PVC always; BMG where one knows it."""
+    return {name: programs.answer(programs.back_end(name)["ocloc"].path, name) for name in DEVICES}
 
 
 def weight_bytes(instance: instances.Instance) -> int:
@@ -117,10 +113,10 @@ def measured(kernels: dict[str, isa.Kernel]) -> dict[str, dict[str, int]]:
 
 
 def baseline_file(device: str) -> Path:
-    """The committed record where this ocloc is the one it was made with, else one of this machine's."""
-    found = programs.find("ocloc")
-    if found.as_checked and device == "pvc":
-        return BASELINE
+    """The committed record where this ocloc is of the release that it was made with, else one of this machine's."""
+    found = programs.back_end(device)["ocloc"]
+    if found.as_checked and device in BASELINES:
+        return BASELINES[device]
     version = re.sub(r"[^\w.]+", "_", found.version)
     return cache_folder.folder("esimd_baseline") / f"{device}-{version}.json"
 
@@ -129,7 +125,8 @@ def compare(kernels: dict[str, isa.Kernel], device: str, record: bool = False) -
     """(what got worse than recorded, a sentence on the baseline). Without a record for this ocloc, makes one."""
     file, now = baseline_file(device), measured(kernels)
     if record or not file.exists():
-        file.write_text(json.dumps({"ocloc": programs.find("ocloc").version, "kernels": now}, indent=1) + "\n")
+        version = programs.back_end(device)["ocloc"].version
+        file.write_text(json.dumps({"ocloc": version, "kernels": now}, indent=1) + "\n")
         return [], f"recorded in {file}"
     known = json.loads(file.read_text())["kernels"]
     failures = [

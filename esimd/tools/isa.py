@@ -12,8 +12,8 @@ from pathlib import Path
 
 from xpu_moe.esimd.tools import programs, rewrite
 
-# ocloc's device name -> iga64's platform. Of the two generations that matter, Debian 12 knows PVC only: it has Xe2's
-# vector width and messages, and another code generator.
+# ocloc's device name -> iga64's platform. Debian 12's ocloc knows PVC only, which has Xe2's vector width and messages,
+# and another code generator; the fetched one (nullcard/packages.py) knows all of them.
 PLATFORMS = {"pvc": "xehpc", "bmg": "xe2", "bmg-g21": "xe2", "bmg-g31": "xe2"}
 ISSUE_WIDTH = 64  # bytes that an instruction's widest operand moves in one slot: one register of PVC and Xe2
 
@@ -148,16 +148,17 @@ def loops(assembly: str) -> tuple[Loop, ...]:
 
 def _ocloc(spirv: bytes, device: str, options: str, folder: Path) -> tuple[bytes | None, str]:
     (folder / "in.spv").write_bytes(spirv)
-    output = folder / "out"
-    output.unlink(missing_ok=True)
+    outputs = [folder / name for name in ("out", "out.bin")]  # releases since 2024 append a suffix all the same
+    for output in outputs:
+        output.unlink(missing_ok=True)
     command = [
-        programs.find("ocloc").path, "compile", "-spirv_input", "-file", "in.spv", "-device", device,
+        programs.back_end(device)["ocloc"].path, "compile", "-spirv_input", "-file", "in.spv", "-device", device,
         "-options", f"-vc-codegen {options}".strip(), "-internal_options", "-cl-intel-allow-zebin",
         "-output", "out", "-output_no_suffix",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
-    made = done.returncode == 0 and output.exists()
-    return (output.read_bytes() if made else None), f"{done.stdout}{done.stderr}exit {done.returncode}"
+    made = next((output for output in outputs if output.exists()), None) if done.returncode == 0 else None
+    return (made.read_bytes() if made else None), f"{done.stdout}{done.stderr}exit {done.returncode}"
 
 
 def _sections(elf: bytes) -> dict[str, bytes]:
@@ -191,7 +192,7 @@ def _ze_info(text: str) -> dict[str, dict[str, object]]:
 
 def disassemble(code: bytes, device: str, folder: Path) -> str:
     (folder / "kernel.bin").write_bytes(code)
-    command = [programs.find("iga").path, "-d", f"-p={PLATFORMS[device]}", "kernel.bin"]
+    command = [programs.back_end(device)["iga"].path, "-d", f"-p={PLATFORMS[device]}", "kernel.bin"]
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True).stdout
 
 
@@ -211,7 +212,7 @@ def report(spirv: bytes, device: str = "pvc", options: str = "", keep: Path | No
             else:
                 rewritten = False
         if elf is None:
-            raise IsaError(f"ocloc refused the module for {device}: {log[-1500:]}")
+            raise IsaError(f"ocloc refused the module for {device}: {log[-1500:]}{_hint(device)}")
         sections = _sections(elf)
         kernels = {}
         for kernel, env in _ze_info(sections[".ze_info"].decode()).items():
@@ -222,6 +223,12 @@ def report(spirv: bytes, device: str = "pvc", options: str = "", keep: Path | No
             kernels[kernel] = _kernel(kernel, env, assembly, log)
     warnings = tuple(line for line in log.split("\n") if re.search(r"warn|spill", line, re.IGNORECASE))
     return Report(device, rewritten, kernels, warnings)
+
+
+def _hint(device: str) -> str:
+    if device not in PLATFORMS or not programs.answer(programs.back_end(device)["ocloc"].path, device):
+        return ""
+    return "\nthis ocloc is older than the device: `python -m xpu_moe.esimd driver` fetches Intel's current one"
 
 
 def _kernel(name: str, env: dict[str, object], assembly: str, log: str) -> Kernel:

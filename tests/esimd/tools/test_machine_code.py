@@ -90,14 +90,14 @@ def test_a_kernel_that_spills_is_seen():
 
 
 def test_another_ocloc_records_its_own_baseline(kernels, private_cache, monkeypatch):
-    other = programs.Found("/usr/bin/ocloc", "99.1-1", False)
+    other = programs.Found("/usr/bin/ocloc", "99.1-1", "22.43")
     monkeypatch.setattr(programs, "find", lambda name: other)
     assert gates.compare(kernels, "pvc")[1].startswith("recorded in")
     assert gates.compare(kernels, "pvc")[1].startswith("compared with")
     assert gates.baseline_file("pvc").is_relative_to(private_cache)
 
 
-def test_a_missing_program_is_named_with_the_line_to_type(monkeypatch, capsys):
+def test_a_missing_program_is_named_with_the_line_to_type(monkeypatch, capsys, private_cache):
     programs.find.cache_clear()
     monkeypatch.setattr(programs.shutil, "which", lambda name: None)
     try:

@@ -1,0 +1,83 @@
+"""Machine code for Battlemage by Intel's current compiler, and our launches through Intel's current driver."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from xpu_moe.env import read
+from xpu_moe.esimd import driver as tool
+from xpu_moe.esimd.kernels import instances
+from xpu_moe.esimd.nullcard import card
+from xpu_moe.esimd.runtime import standalone
+from xpu_moe.esimd.runtime.room import ESIMD, TWINS
+from xpu_moe.esimd.tools import gates, programs
+
+pytestmark = pytest.mark.soak
+CASES = Path(__file__).with_name("null_card_cases.py")
+
+
+@pytest.mark.parametrize("device", ("bmg-g31", "bmg-g21"))
+def test_every_kernel_holds_its_bounds_in_battlemage_s_machine_code(driver, device):
+    """No spills, no scratch, 128 registers, block messages for weights; <= 64 slots per 64 bytes for up and down."""
+    assert Path(programs.back_end(device)["ocloc"].path).is_relative_to(driver.root) or not programs.answer(
+        programs.find("ocloc").path, device
+    )
+    kernels = gates.compile_all(device)
+    instance_of = {i.name: i for module in instances.modules().values() for i in module.instances}
+    assert set(kernels) == set(instance_of)
+    assert [f for name, kernel in kernels.items() for f in gates.check(kernel, instance_of[name])] == []
+    for shape in gates.BOUNDED:
+        assert kernels[shape.kernel].weight_loop.slots_per_64_bytes <= gates.SLOT_LIMIT
+    failures, sentence = gates.compare(kernels, device)
+    assert failures == [], sentence
+
+
+@pytest.fixture(scope="module")
+def checked(driver):
+    return tool.check(driver)
+
+
+def test_the_card_is_a_b70_that_can_run_both_rooms(checked):
+    device = checked["device"]
+    assert device["gpu"] and device["esimd"] and (device["local_memory"], device["max_work_group"]) == (131072, 1024)
+    assert ESIMD.lacking(device) is None and TWINS.lacking(device) is None
+
+
+def test_the_driver_compiles_every_module_and_takes_every_call(checked):
+    for room in (ESIMD, TWINS):
+        found = checked["rooms"][room.name]
+        assert found["modules_ms"].keys() == {file.stem for file in room.folder.glob("*.spv")}
+        assert all(ms > 0 for ms in found["modules_ms"].values())
+        operators = {name.split()[0] for name in found["submitted"]}
+        assert operators == {"moe_u4", "moe_u4_routed", "route_sigmoid_topk", "qk_rms_partial", "qk_rms_apply"}
+        assert len(found["submitted"]) == len(set(found["submitted"])) == 52
+    layer = checked["layer"]
+    assert 0 < layer["own_us"] < layer["submit_us"] and layer["replay_us"] > 0
+
+
+@pytest.fixture(scope="module")
+def refused(driver):
+    """name -> what a case of null_card_cases.py gave."""
+    libraries = standalone.environment(tool.LIBSYCL) / "lib"
+    environ = card.environment(driver, card.B70, {**read.snapshot(), "PYTHONPATH": str(Path(__file__).parents[3])})
+    command = card.python(driver, [str(CASES), str(libraries)], [libraries])
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def test_what_is_wrong_is_refused_there(refused):
+    assert refused.pop("a right module") == "fine"
+    assert "takes 6 arguments, wanted 3" in refused.pop("a kernel with another number of arguments")
+    said = {
+        "no SPIR-V": "INVALID_BINARY", "an option that the compiler does not know": "BUILD_FAILURE",
+        "a kernel that the module does not have": "INVALID_KERNEL_NAME",
+        "32 GiB and more on a card of 32": "42949672960 bytes are not to be had",
+    }  # fmt: skip
+    assert refused.keys() == said.keys()
+    for name, words in said.items():
+        assert refused[name].startswith("RuntimeFailure: ") and words in refused[name], refused
