@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 from xpu_moe.serving import report
 
 READY_S, STOP_S = 240, 30
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # the server is on this machine
 
 
 @dataclass(frozen=True)
@@ -74,8 +74,8 @@ def _wait(process: subprocess.Popen, server: Server) -> None:
         if process.poll() is not None:
             raise RuntimeError(f"server ended with {process.returncode}:\n{server.text()[-4000:]}")
         try:
-            urllib.request.urlopen(f"{server.url}/health", timeout=2)
-        except (urllib.error.URLError, OSError):
+            _OPENER.open(f"{server.url}/health", timeout=2).close()
+        except OSError:
             time.sleep(0.3)
         else:
             return

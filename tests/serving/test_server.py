@@ -44,9 +44,10 @@ def twin(folder, int4):
 
 
 def client(server):
-    from openai import OpenAI
+    from openai import DefaultHttpxClient, OpenAI
 
-    return OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120, max_retries=0)
+    direct = DefaultHttpxClient(trust_env=False, timeout=120)  # the server is on this machine: no proxy
+    return OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120, max_retries=0, http_client=direct)
 
 
 def ask(server) -> dict:
