@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import fields
 from typing import Any
 
-from xpu_moe.doctor import reading
+import xpu_moe.doctor.reading as reading
 from xpu_moe.doctor.facts import Facts, Plan
 from xpu_moe.doctor.finding import Finding
 from xpu_moe.doctor.text import clean, shown
