@@ -68,7 +68,9 @@ def _lines(explanation: Explanation) -> list[str]:
     elif explanation.phases:
         out.append("the server came up")
     if not explanation.findings:
-        out.append(f"{explanation.lines} lines, none that the table knows" if explanation.lines else "no whole line in it")
+        out.append(
+            f"{explanation.lines} lines, none that the table knows" if explanation.lines else "no whole line in it"
+        )
         if explanation.complaint:
             number, text = explanation.complaint
             out += [
