@@ -113,11 +113,12 @@ def _fetched(folder: Path) -> Driver:
         streams.warn(f"xpu_moe: fetching {', '.join(wanted)} and what they need (34 MB) into {folder}")
         _run(["apt-get", *options, "install", "-q", "-y", "--download-only", "--no-install-recommends", *wanted])
         root = work / "root"
-        versions = {}
+        versions: dict[str, str] = {}
         for package in sorted((work / "archives").glob("*.deb")):
             _run(["dpkg-deb", "-x", str(package), str(root)])
             shown = _run(["dpkg-deb", "--show", "--showformat=${Package} ${Version}", str(package)])
-            versions.update([shown.split()])
+            package_name, version = shown.split()
+            versions[package_name] = version
         _programs(Driver(root, versions), folder / versions["intel-ocloc"])
         (root / _FACTS).write_text(json.dumps(versions, indent=1) + "\n", encoding="utf-8")
         target = folder / versions["intel-ocloc"]

@@ -123,7 +123,7 @@ class Library:
         """Register the C++ implementation of `xpu_moe::operator` for a dispatch key."""
         self._checked(self._c.xm_register(operator.encode(), key.encode()), -1)
 
-    def graph(self, queue: int, record: Callable[[], None]) -> Callable[[], None]:
+    def graph(self, queue: int, record: Callable[[], object]) -> Callable[[], None]:
         """Capture what `record` submits to the queue; returns a function that replays it."""
         started = self._checked(self._c.xm_graph_begin(queue), None)
         try:
