@@ -17,6 +17,6 @@ setup(
     package_data={
         "xpu_moe": ["**/*.cpp", "**/*.json", "**/*.jinja", "**/*.toml", "py.typed"],
         "xpu_moe.cuda": ["**/*.c", "**/*.cu", "**/*.cuh", "**/*.json"],
-        "xpu_moe.esimd": ["**/*.hpp", "**/*.cpp", "**/*.spv", "**/*.json"],
+        "xpu_moe.esimd": ["**/*.c", "**/*.hpp", "**/*.cpp", "**/*.spv", "**/*.json"],
     },
 )
