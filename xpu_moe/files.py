@@ -25,22 +25,23 @@ def check_regular(option: str, path: Path, most: int, wanted: str = "a regular f
         raise ValueError(f"{option}: got {str(path)!r} of {found.st_size} bytes, wanted {wanted} of at most {most}")
 
 
-def check_picture(option: str, path: Path | None) -> None:
-    """Raise ValueError where a PNG could not be written to `path`: another suffix, no folder, a pipe or a device (who
-    writes there may wait for ever), no permission, no matplotlib."""
+def check_picture(option: str, path: Path | None, suffixes: tuple[str, ...] = (".png",)) -> None:
+    """Raise ValueError where a picture could not be written to `path`: another suffix, no folder, a pipe or a device
+    (who writes there may wait for ever), no permission, no matplotlib."""
     if path is None:
         return
     if importlib.util.find_spec("matplotlib") is None:
         raise ValueError(f"{option}: matplotlib is not installed (pip install matplotlib)")
-    wanted = "wanted a .png file in a folder that exists"
-    if path.suffix != ".png":
+    kinds = " or ".join(suffixes)
+    wanted = f"wanted a {kinds} file in a folder that exists"
+    if path.suffix not in suffixes:
         raise ValueError(f"{option}: got {str(path)!r}, {wanted}")
     there = _stat(option, path, wanted)
     if there is None and not _is_folder(_stat(option, path.parent, wanted)):
         raise ValueError(f"{option}: got {str(path)!r}, {wanted}")
     if there is not None and not stat.S_ISREG(there.st_mode):
         raise ValueError(f"{option}: got {str(path)!r}, which is {_kind(there.st_mode)}, {wanted}")
-    _check_permission(option, path if there is not None else path.parent, path, "wanted a .png file that may")
+    _check_permission(option, path if there is not None else path.parent, path, f"wanted a {kinds} file that may")
 
 
 def open_other(option: str, path: Path | None) -> TextIO | None:

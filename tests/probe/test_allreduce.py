@@ -222,3 +222,22 @@ def test_what_is_in_the_machine_decides_where_nothing_is_asked_for(tmp_path):
     assert run.code == 0, run.stderr
     if run.report["device"] == "cpu":
         assert (run.report["backend"], run.report["world"]) == ("gloo", 4)
+
+
+def test_without_cards_the_ranks_say_nothing_about_them(tmp_path, capsys, private_cache):
+    import torch
+
+    missing = "xpu" if torch.cuda.is_available() else "cuda"
+    wanted = "nccl" if missing == "cuda" else "xccl"
+    for asked, says in (
+        (["--device", missing], f"--device {missing}: this torch sees none"),
+        (["--backend", wanted], f"--device {missing}: this torch sees none"),
+        (["--backend", wanted, "--device", "cpu"], f"--backend {wanted}: is for {missing}, got --device cpu"),
+        (["--device", "cpu", "--max-bytes", "3"], "--max-bytes: got 3, which leaves out every size"),
+        (["--device", "cpu", "--plot", "/dev/null"], "--plot: got '/dev/null', wanted a .png or .svg or .pdf file"),
+    ):
+        assert allreduce.main([*asked, "--json"]) == 2
+        assert says in json.loads(capsys.readouterr().out)["cannot"]
+    if not (torch.cuda.is_available() or torch.xpu.is_available()):
+        run = probe(tmp_path, "--max-bytes", "8")
+        assert run.code == 0 and "say nothing about cards" in run.report["notes"][-1]

@@ -26,6 +26,7 @@ from xpu_moe.probe._watch.footprint import sweep
 from xpu_moe.probe._watch.signals import Stop
 
 HELP = "all-reduce: right data, latency, what a decode step pays; a hang is diagnosed, nothing is left behind"
+_NO_CARDS = "no accelerator was seen: ranks on the CPU, which say nothing about cards (python -m xpu_moe.doctor)"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -39,7 +40,11 @@ def main(argv: Sequence[str]) -> int:
         except (ValueError, run.CannotStart) as error:
             code = stop.exit_code if stop.signal else 2 if isinstance(error, ValueError) else 4
             return streams.refuse("allreduce", str(error), arguments.json, code)
+        unasked = plan.kind == "cpu" and arguments.device is None and arguments.backend == "auto"
+        if unasked:
+            streams.warn(f"allreduce: {_NO_CARDS}")
         result = run.run(plan, joined, stop)
+        result.notes += [_NO_CARDS] if unasked else []
         if stop.signal:
             result.verdict = "interrupted"
         if joined is None:
@@ -55,11 +60,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _show(result: report.Result, arguments: argparse.Namespace) -> int:
-    """The answer and the picture; `streams.emit`'s code."""
+    """The answer and the picture; `streams.emit`'s code, LOST where the picture could not be written."""
     data = result.as_json()
     lost = streams.emit("allreduce", json.dumps(data) if arguments.json else report.text(result))
     if arguments.plot and result.rows:
-        plot.draw(data, Path(arguments.plot))
+        try:
+            plot.draw(data, Path(arguments.plot))
+        except OSError as error:
+            streams.warn(f"allreduce: {arguments.plot!r} could not be written: {error.strerror or error}")
+            return lost or streams.LOST
         streams.warn(f"allreduce: drew {arguments.plot}")
     return lost
 

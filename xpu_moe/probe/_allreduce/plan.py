@@ -95,6 +95,8 @@ def steps(
             chosen = _dtype(size, dtype)
             rounds, calls = _at(_ROUNDS[speed], size), _at(_CALLS[speed], size)
             found += [Step(size, chosen, form, rounds, calls) for form in forms]
+    if not found:
+        raise ValueError(f"--max-bytes: got {max_bytes}, which leaves out every size; wanted the smallest at least")
     return tuple(found)
 
 

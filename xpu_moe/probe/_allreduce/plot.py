@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from xpu_moe import files
 
 # Stand-alone XCCL on 4 Arc Pro B70, p50 us, as published in steveseguin/llm-optimizations.
 PUBLISHED_B70 = ((6144, 15.159), (12288, 15.141), (20480, 14.614))
 
 
-def available() -> bool:
-    """Whether matplotlib is installed."""
-    return importlib.util.find_spec("matplotlib") is not None
-
-
 def check(path: Path) -> None:
     """Raise ValueError where a picture could not be written there: asked before a run, not after it."""
-    if not available():
-        raise ValueError("--plot: matplotlib is not installed (pip install 'xpu-moe[plot]')")
-    if path.suffix not in (".png", ".svg", ".pdf"):
-        raise ValueError(f"--plot: got {str(path)!r}, wanted a name that ends in .png, .svg or .pdf")
-    if not path.parent.is_dir() or path.is_dir():
-        raise ValueError(f"--plot: got {str(path)!r}, wanted a file in a folder that exists")
+    files.check_picture("--plot", path, (".png", ".svg", ".pdf"))
 
 
 def draw(result: Mapping[str, Any], path: Path) -> None:

@@ -71,7 +71,10 @@ def joined(environ: Mapping[str, str]) -> Joined | None:
 
 def chosen(backend: str, device: str | None, world: int | None, stop: Stop) -> tuple[str, str, int]:
     """(device kind, backend, ranks) from what was asked for and what is in this machine, which is asked only where
-    it decides: every accelerator of the kind, four ranks on a CPU. Raises CannotStart."""
+    it decides: every accelerator of the kind, four ranks on a CPU. Raises CannotStart, and ValueError for a backend of
+    another device, and for a device of which none is here."""
+    if backend in ("nccl", "xccl") and device not in (None, _FIXED[backend]):
+        raise ValueError(f"--backend {backend}: is for {_FIXED[backend]}, got --device {device}; wanted --backend auto")
     kind = device or _FIXED.get(backend)
     if kind is not None and (kind == "cpu" or world is not None):
         found = {kind: world or 0}
@@ -80,6 +83,10 @@ def chosen(backend: str, device: str | None, world: int | None, stop: Stop) -> t
             found = devices(stop)
         except Impatient as error:
             raise CannotStart(f"{error}: name --device and --world") from None
+    if kind is not None and kind not in found:
+        raise ValueError(
+            f"--device {kind}: this torch sees none ({', '.join(found)} only); see python -m xpu_moe.doctor --deep"
+        )
     kind = kind or next((k for k in found if backend != "oneccl" or k != "cuda"), "cpu")
     ranks = world if world is not None else 4 if kind == "cpu" else max(1, found.get(kind, 0))
     return kind, _BACKENDS[kind] if backend == "auto" else backend, ranks
