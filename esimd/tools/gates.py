@@ -18,9 +18,9 @@ SLM_LIMIT = 16 << 10  # 8 groups of 8 threads share the 128 KiB of an Xe core
 MEMORY_CYCLES = 64 * 256 * 2.4e9 / 581e9
 SLOT_LIMIT = 64.0
 MIN_THREADS = launch.HARDWARE_THREADS
-BASELINES = {  # device -> the committed record, made with the checked release of the back end
-    "pvc": Path(__file__).with_name("baseline.json"),
-    "bmg-g31": Path(__file__).with_name("baseline-bmg-g31.json"),
+BASELINES = {  # (device, release of ocloc) -> the committed record that was made with it
+    ("pvc", programs.PROGRAMS["ocloc"].checked): Path(__file__).with_name("baseline.json"),
+    ("bmg-g31", programs.FETCHED["ocloc"]): Path(__file__).with_name("baseline-bmg-g31.json"),
 }
 
 # The case that the slot and thread bounds are stated for: MiniMax at TP4, group 128, fp16, one token.
@@ -115,8 +115,8 @@ def measured(kernels: dict[str, isa.Kernel]) -> dict[str, dict[str, int]]:
 def baseline_file(device: str) -> Path:
     """The committed record where this ocloc is of the release that it was made with, else one of this machine's."""
     found = programs.back_end(device)["ocloc"]
-    if found.as_checked and device in BASELINES:
-        return BASELINES[device]
+    if found.as_checked and (device, found.checked) in BASELINES:
+        return BASELINES[device, found.checked]
     version = re.sub(r"[^\w.]+", "_", found.version)
     return cache_folder.folder("esimd_baseline") / f"{device}-{version}.json"
 

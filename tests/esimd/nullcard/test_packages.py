@@ -15,6 +15,9 @@ from xpu_moe.esimd.tools import gates, isa, programs
 VERSIONS = {"intel-ocloc": "99.1-1", "libigc7": "7.0-1", "libigc7-tools": "7.0-1", "libze1": "1.0"}
 
 
+SYSTEM = programs.PROGRAMS["ocloc"].checked
+
+
 def placed(root: Path, name: str = "99.1-1", versions: dict[str, str] | None = None) -> Path:
     """A folder as `fetch` leaves it."""
     folder = root / "intel-driver" / name
@@ -114,19 +117,19 @@ def oclocs(private_cache, monkeypatch, tmp_path):
     old = script(tmp_path / "old", 'echo "no such device: $2"; exit 3')
     folder = placed(private_cache)
     script(folder / "bin" / "ocloc", '[ "$2" = bmg-g31 ] && echo "Matched ids:" && echo 20.2.0')
-    monkeypatch.setattr(programs, "find", lambda name: programs.Found(str(old), "22.43", "22.43"))
+    monkeypatch.setattr(programs, "find", lambda name: programs.Found(str(old), SYSTEM, SYSTEM))
     programs.answer.cache_clear()
     yield folder
     programs.answer.cache_clear()
 
 
 def test_a_device_is_compiled_by_the_system_s_ocloc_or_by_the_fetched_one_that_knows_it(oclocs):
-    assert programs.back_end("pvc")["ocloc"].version == "22.43"
+    assert programs.back_end("pvc")["ocloc"].version == SYSTEM
     fetched = programs.back_end("bmg-g31")
     assert fetched["ocloc"].path == str(oclocs / "bin" / "ocloc") and fetched["ocloc"].version == "99.1-1"
     assert fetched["iga"].version == "7.0-1" and not fetched["ocloc"].as_checked
     assert str(fetched["ocloc"]) == f"99.1-1 (checked with {programs.FETCHED['ocloc']})"
-    assert programs.back_end("bmg-g21")["ocloc"].version == "22.43"  # nobody knows it: the system's answer counts
+    assert programs.back_end("bmg-g21")["ocloc"].version == SYSTEM  # nobody knows it: the system's answer counts
     known = {name: not why for name, why in gates.devices().items()}
     assert known == {"pvc": True, "bmg": False, "bmg-g21": False, "bmg-g31": True}
     assert gates.devices()["bmg"] == "no such device: bmg"
@@ -136,7 +139,7 @@ def test_a_record_is_the_committed_one_only_for_the_release_that_made_it(oclocs)
     assert gates.baseline_file("pvc").name == "baseline.json"
     assert gates.baseline_file("bmg-g31").name == "bmg-g31-99.1_1.json"
     (oclocs / "packages.json").write_text(json.dumps({**VERSIONS, "intel-ocloc": programs.FETCHED["ocloc"] + ".5-1"}))
-    assert gates.baseline_file("bmg-g31") == gates.BASELINES["bmg-g31"]
+    assert gates.baseline_file("bmg-g31") == gates.BASELINES["bmg-g31", programs.FETCHED["ocloc"]]
 
 
 def test_an_old_ocloc_s_refusal_says_how_to_get_the_current_one(oclocs, monkeypatch):
