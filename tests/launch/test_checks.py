@@ -65,6 +65,8 @@ def test_vllms_spelling_of_a_setting_is_taken():
         ("tp", "0", "at least 1"),
         ("tp", "two", "digits only"),
         ("tp", "4G", "digits only"),
+        ("tp", "9" * 5000, "at most 1073741824"),
+        ("max_model_len", "99999999999", "at most 1073741824"),
         ("port", "70000", "between 1 and 65535"),
         ("kv_cache_memory_bytes", "4GiB", "bytes such as"),
         ("dtype", "int8", "one of"),
@@ -362,3 +364,10 @@ def test_the_plan_names_the_active_environments_vllm(tmp_path, monkeypatch):
     monkeypatch.setenv("VIRTUAL_ENV", "/no/such")
     monkeypatch.delenv("CONDA_PREFIX", raising=False)
     assert main.vllm_command() == str(PROJECT / ".venv" / "bin" / "vllm")
+
+
+def test_the_module_has_no_install_plan_and_starts_no_demo_for_it(capsys):
+    from xpu_moe.launch.main import main
+
+    assert main(["--install-plan", "--json"]) == 2
+    assert "wanted scripts/serve_minimax.sh --install-plan" in json.loads(capsys.readouterr().out)["error"]

@@ -57,6 +57,10 @@ def _main(arguments: Arguments, argv: list[str], environ: Mapping[str, str], con
         return console.out(json.dumps(named.table()) if arguments.json else named.listing())
     if arguments.canary:
         return ask_running(arguments, environ, console)
+    if arguments.install_plan:
+        raise LaunchError(
+            USAGE, "--install-plan: this module installs nothing; wanted scripts/serve_minimax.sh --install-plan"
+        )
     model = early(arguments, environ)
     device = detect.detect(arguments.device)
     if not arguments.demo:

@@ -40,9 +40,9 @@ class Setting:
 
 
 def count(text: str) -> int:
-    """A whole number >= 1."""
-    if not re.fullmatch(r"[0-9]+", text) or int(text) < 1:
-        raise ValueError("wanted a whole number of at least 1, digits only")
+    """A whole number from 1 to 2**30: more is a typing error of any of them."""
+    if not re.fullmatch(r"[0-9]{1,10}", text) or not 1 <= int(text) <= 1 << 30:
+        raise ValueError(f"wanted a whole number of at least 1 (and at most {1 << 30}), digits only")
     return int(text)
 
 
