@@ -14,10 +14,10 @@ from xpu_moe import needs, streams
 from xpu_moe.env import read
 from xpu_moe.esimd.nullcard import card, packages
 from xpu_moe.esimd.runtime import standalone
+from xpu_moe.esimd.runtime.libsycl import RELEASES
 from xpu_moe.toolenv import ToolEnvironmentError
 
 HELP = "Intel's current driver and compiler, fetched (Debian), and our launches through it on a card that is not there"
-LIBSYCL = 9
 TIMEOUT_S = 600.0
 PROGRESS = "driver: "  # what the child's lines of progress begin with
 NOT_SHOWN = "not shown: what the kernels compute, and how fast: no command buffer reaches a card"
@@ -27,13 +27,13 @@ class Refused(RuntimeError):
     """The driver, or a layer above it, refused something; the message is its own."""
 
 
-def check(driver: packages.Driver, *, validated: bool = True) -> dict[str, Any]:
-    """What nullcard/child.py found on a B70 that is not there. `validated`: with the loader's checks of parameters.
+def check(driver: packages.Driver, which: card.Card, libsycl: int, *, validated: bool = True) -> dict[str, Any]:
+    """What nullcard/child.py found on a card that is not there. `validated`: with the loader's checks of parameters.
 
     Raises Refused, packages.Unavailable, ToolEnvironmentError.
     """
-    libraries = standalone.environment(LIBSYCL) / "lib"
-    environ = card.environment(driver, card.B70, read.snapshot())
+    libraries = standalone.environment(libsycl) / "lib"
+    environ = card.environment(driver, which, read.snapshot())
     if validated:
         environ |= {"ZE_ENABLE_VALIDATION_LAYER": "1", "ZE_ENABLE_PARAMETER_VALIDATION": "1"}
     command = card.python(driver, ["-m", "xpu_moe.esimd.nullcard.child", str(libraries)], [libraries])
@@ -58,13 +58,13 @@ def check(driver: packages.Driver, *, validated: bool = True) -> dict[str, Any]:
         return json.load(answer)
 
 
-def collect(again: bool) -> dict[str, Any]:
+def collect(name: str, libsycl: int, again: bool) -> dict[str, Any]:
     """The driver's versions and what `check` found, as one JSON-able object."""
-    driver = packages.fetch(again=again)
+    driver, which = packages.fetch(again=again), card.CARDS[name]
     streams.warn("driver: compiling every module and calling every operator (half a minute)")
     return {
         "ok": True, "driver": driver.version, "compiler": driver.compiler, "packages": driver.versions,
-        "card": {**vars(card.B70)}, **check(driver), "not_shown": NOT_SHOWN,
+        "card": {"name": name, **vars(which)}, **check(driver, which, libsycl), "not_shown": NOT_SHOWN,
     }  # fmt: skip
 
 
@@ -73,7 +73,7 @@ def shown(answer: dict[str, Any]) -> list[str]:
     sizes = " x ".join(map(str, answer["card"]["sizes"]))
     lines = [
         f"Intel's driver {answer['driver']}, compiler {answer['compiler']}, {answer['libsycl']}, Level Zero",
-        f"a card that is not there: {answer['device']['name']}, {sizes} vector engines, "
+        f"a {answer['card']['name'].upper()} that is not there: {answer['device']['name']}, {sizes} vector engines, "
         f"{answer['card']['memory_gib']} GiB",
         "",
         f"{'module':<28}{'compiled in ms':>16}",
@@ -94,13 +94,23 @@ def main(argv: Sequence[str]) -> int:
     """Exit 0: all was compiled and submitted. 1: something was refused. 2: bad arguments, or the driver cannot be had
     here. 74, 141: `streams.emit`."""
     parser = streams.Parser(prog="python -m xpu_moe.esimd driver", description=HELP)
+    parser.add_argument(
+        "--card", choices=tuple(card.CARDS), default="b70", help="what the driver plans for (default: b70)"
+    )
+    parser.add_argument(
+        "--libsycl",
+        type=int,
+        choices=tuple(RELEASES),
+        default=max(RELEASES),
+        help="major version (default: the newest)",
+    )
     parser.add_argument("--again", action="store_true", help="ask the archive for a newer one although one is here")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     options = parser.parse_args(argv)
     if lacking := needs.missing("torch"):
         return streams.refuse("driver", lacking, options.json)
     try:
-        answer = collect(options.again)
+        answer = collect(options.card, options.libsycl, options.again)
     except packages.Unavailable as error:
         return streams.refuse("driver", str(error), options.json, error.exit_code)
     except (Refused, ToolEnvironmentError) as error:

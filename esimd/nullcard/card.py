@@ -43,8 +43,10 @@ class Card:
         }  # fmt: skip
 
 
-# Arc Pro B70: 8 slices of 4 Xe cores of 8 vector engines.
-B70 = Card("bmg", "0xe223", (20, 2, 0), (8, 4, 8), 32)
+CARDS = {  # architectures: what `ocloc ids` says of bmg-g31 and bmg-g21
+    "b70": Card("bmg", "0xe223", (20, 2, 0), (8, 4, 8), 32),  # Arc Pro B70: 32 Xe cores of 8 vector engines
+    "b580": Card("bmg", "0xe20b", (20, 1, 4), (5, 4, 8), 12),
+}
 
 
 def environment(driver: Driver, card: Card, inherited: Mapping[str, str]) -> dict[str, str]:

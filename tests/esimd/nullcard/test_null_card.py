@@ -36,12 +36,15 @@ def test_every_kernel_holds_its_bounds_in_battlemage_s_machine_code(driver, devi
     assert failures == [], sentence
 
 
-@pytest.fixture(scope="module")
-def checked(driver):
-    return tool.check(driver)
+@pytest.fixture(scope="module", params=[("b70", 9), ("b580", 8)], ids=("B70, libsycl 9", "B580, libsycl 8"))
+def checked(driver, request):
+    name, libsycl = request.param
+    found = tool.check(driver, card.CARDS[name], libsycl)
+    assert found["libsycl"] == f"libsycl.so.{libsycl}" and card.CARDS[name].device_id in found["device"]["name"]
+    return found
 
 
-def test_the_card_is_a_b70_that_can_run_both_rooms(checked):
+def test_the_card_can_run_both_rooms(checked):
     device = checked["device"]
     assert device["gpu"] and device["esimd"] and (device["local_memory"], device["max_work_group"]) == (131072, 1024)
     assert ESIMD.lacking(device) is None and TWINS.lacking(device) is None
@@ -62,8 +65,10 @@ def test_the_driver_compiles_every_module_and_takes_every_call(checked):
 @pytest.fixture(scope="module")
 def refused(driver):
     """name -> what a case of null_card_cases.py gave."""
-    libraries = standalone.environment(tool.LIBSYCL) / "lib"
-    environ = card.environment(driver, card.B70, {**read.snapshot(), "PYTHONPATH": str(Path(__file__).parents[3])})
+    libraries = standalone.environment(9) / "lib"
+    environ = card.environment(
+        driver, card.CARDS["b70"], {**read.snapshot(), "PYTHONPATH": str(Path(__file__).parents[3])}
+    )
     command = card.python(driver, [str(CASES), str(libraries)], [libraries])
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -153,7 +153,7 @@ def test_an_old_ocloc_s_refusal_says_how_to_get_the_current_one(oclocs, monkeypa
 
 # ---- the card
 def test_the_driver_is_told_a_b70():
-    keys = card.B70.keys()
+    keys = card.CARDS["b70"].keys()
     assert keys["OverrideHwIpVersion"] == str(0x05008000)  # 20.2.0: `ocloc ids bmg-g31`
     assert keys["HardwareInfoOverride"] == "8x4x8" and keys["ForceDeviceId"] == "0xe223"
 
