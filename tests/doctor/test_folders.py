@@ -335,3 +335,23 @@ def test_our_own_variables_are_read_before_the_start(tmp_path, name, value, seve
 def test_a_good_value_of_ours_is_silent(tmp_path, value):
     facts = collect(environ={"XPU_MOE_STALL_LIMIT": value}, root=tmp_path)
     assert not [f for f in judge(facts, strict=True) if f.about.startswith("env.XPU_MOE")]
+
+
+@pytest.mark.parametrize(
+    ("change", "about", "says"),
+    [({"hidden_size": 512}, "model.tensor_names", "embed_tokens.weight (in model-00001-of-00003.safetensors): got ["),
+     ({"num_hidden_layers": 1}, "model.tensor_names", "config.json has 1 layers"),
+     ({"num_experts_per_tok": 99}, "model.config.num_experts_per_tok", "top-k")],
+)  # fmt: skip
+def test_weights_of_another_size_than_config_means_are_an_error(folder, change, about, says):
+    rewrite(folder / "config.json", json.dumps({**config_of(folder), **change}))
+    assert [f.about for f in errors(folder) if says in f.why] == [about]
+
+
+def test_a_shard_with_bytes_behind_its_tensors_is_an_error(folder):
+    file = folder / "model-00002-of-00003.safetensors"
+    content = file.read_bytes()
+    file.unlink()
+    file.write_bytes(content + b"junk")
+    (found,) = errors(folder)
+    assert "4 bytes longer than its header says" in found.why and "again" in found.fix

@@ -55,9 +55,10 @@ cudagraph_capture_sizes, enable_expert_parallel, tool_call_parser, reasoning_par
 Everything is optional. Further optional facts: `gpus[].driver`, `gpus[].gemm_exact` (of `--deep`), `deep` (how its
 child ended), `deep_failed` {torch, cards} (their errors in it), `python.parsers` (read in the installed vLLM),
 `os.compute_runtime`, `os.compiler`, `os.dri_access`, `paths_missing`, `probe.p2p`, `model.shards_missing`,
-`model.index_error`, `model.index_advice` (what to do about it), `model.files` (files of weights in a folder that was
-looked at: then `tensor_names` are all of them), `plan.enable_chunked_prefill`, `plan.enable_prefix_caching`,
-`plan.profiler`, `plan.enforce_eager`, `plan.quantization`.
+`model.index_error`, `model.index_advice` (what to do about it), `model.unlike_config` {first, count} (tensors that
+config.json means otherwise), `model.files` (files of weights in a folder that was looked at: then `tensor_names` are
+all of them), `plan.enable_chunked_prefill`, `plan.enable_prefix_caching`, `plan.profiler`, `plan.enforce_eager`,
+`plan.quantization`.
 
 ## Sources
 

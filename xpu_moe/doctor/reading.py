@@ -223,8 +223,14 @@ def model(raw: Any) -> Model | None:
         index_error=text(raw.get("index_error")),
         index_advice=text(raw.get("index_advice")),
         weights_bytes=_whole(raw.get("weights_bytes"), 1),
+        unlike_config=_unlike(mapping(raw.get("unlike_config"))),
         files=tuple(clean(n, 120) for n in files[:10_000] if isinstance(n, str)) if isinstance(files, list) else None,
     )
+
+
+def _unlike(raw: Mapping[str, Any]) -> tuple[str, int] | None:
+    first = text(raw.get("first"), 300)
+    return (first, _whole(raw.get("count"), 1) or 1) if first else None
 
 
 def plan(raw: Any) -> Plan | None:

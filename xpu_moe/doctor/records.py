@@ -123,6 +123,7 @@ class Model:
     index_error: str | None = None
     index_advice: str | None = None
     weights_bytes: int | None = None
+    unlike_config: tuple[str, int] | None = None  # the first tensor that config.json means otherwise, and how many
     files: tuple[str, ...] | None = None  # of weights, in a folder that was looked at; tensor_names are then all
 
     @property

@@ -208,7 +208,7 @@ def _place(offsets: Any) -> tuple[int, int]:
 
 
 def _declared(file: Path, declared: Mapping[str, Any], room: int) -> dict[str, Tensor]:
-    found = {}
+    found, last = {}, 0
     for name, entry in declared.items():
         if name == "__metadata__" or not isinstance(entry, dict):
             continue
@@ -218,7 +218,10 @@ def _declared(file: Path, declared: Mapping[str, Any], room: int) -> dict[str, T
         begin, end = _place(offsets)
         if end > room:
             raise BadCheckpoint(file.name, f"truncated, tensor {name!r} ends {end - room} bytes after the file")
+        last = max(last, end)
         bits = _ELEMENT_BITS.get(str(dtype))
         size = math.prod(shape) * bits // 8 if bits else max(0, end - begin)
         found[name] = Tensor(file.name, size, str(dtype), tuple(shape))
+    if last < room and found:  # safetensors refuses the file: "not fully covered"
+        raise BadCheckpoint(file.name, f"{room - last} bytes longer than its header says", _AGAIN)
     return found

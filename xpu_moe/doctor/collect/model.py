@@ -7,7 +7,8 @@ from typing import Any
 
 from xpu_moe.doctor.collect.private import private
 from xpu_moe.doctor.collect.where import Where, known
-from xpu_moe.plan.checkpoint import BadCheckpoint, Problem, read
+from xpu_moe.formats.layout import unlike
+from xpu_moe.plan.checkpoint import BadCheckpoint, Checkpoint, Problem, read
 
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 
@@ -30,6 +31,7 @@ def facts(where: Where) -> dict[str, Any]:
                 "tensor_names": sorted(found.tensors) or None,
                 "shards_missing": list(found.shards_missing) or None,
                 **_problem(found.problem),
+                **_unlike(found),
                 "weights_bytes": found.bytes_on_disk or None,
                 "files": files,
             }
@@ -39,6 +41,13 @@ def facts(where: Where) -> dict[str, Any]:
 
 def _problem(problem: Problem | None) -> dict[str, str]:
     return {"index_error": problem.says, "index_advice": problem.remedy} if problem else {}
+
+
+def _unlike(found: Checkpoint) -> dict[str, Any]:
+    """Tensors whose shapes are not those of config.json: the first, and how many."""
+    shapes = {name: (tensor.shape, tensor.shard) for name, tensor in found.tensors.items()}
+    wrong = list(unlike(found.config, found.quantization, shapes))
+    return {"unlike_config": {"first": private(wrong[0]), "count": len(wrong)}} if wrong else {}
 
 
 def _files(folder: Path) -> list[str] | None:

@@ -125,6 +125,11 @@ def _experts_unlike_config(context: Context) -> Hit | None:
     return None
 
 
+def _shapes(context: Context) -> Hit | None:
+    unlike = context.model.unlike_config
+    return {"first": unlike[0], "count": unlike[1]} if unlike else None
+
+
 def _shards(context: Context) -> Hit | None:
     missing = context.model.shards_missing
     return {"example": missing[0], "count": len(missing)} if missing else None
@@ -217,6 +222,13 @@ RULE = Rule(
             "{says}.",
             "take both files from the same export",
             "config.json", _experts_unlike_config,
+        ),
+        Row(
+            "checkpoint.shapes", "error", "model.tensor_names",
+            "{count} tensors are not those of config.json",
+            "{first}.",
+            "take config.json and all shards from the same export",
+            "xpu_moe/formats/layout.py; transformers MiniMaxM2Config", _shapes,
         ),
         Row(
             "checkpoint.shards", "error", "model.shards_missing",

@@ -47,6 +47,13 @@ def _numbers(context: Context) -> Iterator[tuple[str, str]]:
             yield field, f"got {shown_value(value)}, wanted a number above 0{' and below 1' if most == 1 else ''}"
 
 
+def _too_many(context: Context) -> Hit | None:
+    """More experts for a token than there are."""
+    top, experts = (_value(context, field) for field in ("num_experts_per_tok", "num_local_experts"))
+    wrong = context.minimax and all(type(n) is int and n > 0 for n in (top, experts)) and top > experts
+    return {"top": top, "experts": experts} if wrong else None
+
+
 def _value(context: Context, field: str) -> Any:
     text = context.model.config.get("text_config")
     return {**context.model.config, **(text if isinstance(text, dict) else {})}.get(field)
@@ -69,6 +76,13 @@ RULE = Rule(
             "{field}: {says}.",
             "take config.json and weights from the same export; do not edit it",
             "transformers MiniMaxM2Config, vLLM minimax_m2.py", _wrong,
+        ),
+        Row(
+            "config.top-k", "error", "model.config.num_experts_per_tok",
+            "config.json routes a token to {top} of {experts} experts",
+            "The router's top-k ends the first forward pass.",
+            "take config.json and weights from the same export; do not edit it",
+            "transformers MiniMaxM2Config", _too_many,
         ),
         Row(
             "config.missing", "warn", "model.config",
