@@ -21,9 +21,10 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, TextIO
 
+INTERRUPTED = 128 + signal.SIGINT  # 130
 CLOSED, LOST = 128 + signal.SIGPIPE, os.EX_IOERR  # 141, 74
 BAD_ARGUMENT = 2
 
@@ -54,6 +55,15 @@ class Parser(argparse.ArgumentParser):
         if lost:
             raise SystemExit(lost)
         return None
+
+
+def interruptible(tool: str, main: Callable[[], int]) -> int:
+    """`main()`'s exit code; INTERRUPTED and a line on stderr, in place of a traceback, where Ctrl-C ends it."""
+    try:
+        return main()
+    except KeyboardInterrupt:
+        warn(f"{tool}: interrupted")
+        return INTERRUPTED
 
 
 def asked_for_json(argv: Sequence[str]) -> bool:

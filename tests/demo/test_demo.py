@@ -182,3 +182,9 @@ def test_config_only_writes_any_size_without_weights(tmp_path):
     big = ["--hidden-size", "3072", "--intermediate-size", "1536", "--num-experts", "256", "--layers", "62"]
     assert main([str(tmp_path / "m"), "--config-only", *big]) == 0
     assert not list((tmp_path / "m").glob("*.safetensors")) and not twin_of(tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("out", ["/", "/tmp/.."])
+def test_the_root_is_no_folder_for_a_checkpoint(out, capsys):
+    assert main([out, "--json"]) == 2
+    assert "the root of all files" in json.loads(capsys.readouterr().out)["cannot"]

@@ -441,3 +441,14 @@ def test_save_into_a_pipe_waits_for_nobody(capsys, tmp_path):
     while main(["--save", str(pipe)]) == 64 and time.monotonic() < deadline:  # until cat has opened it
         time.sleep(0.01)
     assert json.loads(reader.communicate(timeout=20)[0])["schema"] == 1
+
+
+def test_an_interrupted_doctor_leaves_no_child(tmp_path, monkeypatch):
+    deeper = module("collect.deeper")
+    script = tmp_path / "python"
+    script.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/child; kill -INT $PPID; exec sleep 60\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(script))
+    with pytest.raises(KeyboardInterrupt):
+        deeper.merge({}, Where(tmp_path, dict(os.environ)))
+    assert not alive(int((tmp_path / "child").read_text()))

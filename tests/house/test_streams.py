@@ -294,3 +294,16 @@ def test_no_tool_prints_by_itself():
     files = [file for folder in ("xpu_moe", "esimd", "cuda") for file in (ROOT / folder).rglob("*.py")]
     found = {str(file.relative_to(ROOT)): sorted(own & calls(file)) for file in files if own & calls(file)}
     assert set(found) == OWN_STREAMS, found
+
+
+@pytest.mark.parametrize("tool", ["doctor", "plan", "env", "demo"])
+def test_an_interrupted_tool_ends_with_130_and_one_line(tool):
+    """Ctrl-C at the first thing that it does."""
+    program = (
+        "import runpy, sys; from xpu_moe import streams\n"
+        "def interrupt(): raise KeyboardInterrupt\n"
+        f"streams.prepare = interrupt; sys.argv = ['x']; runpy.run_module('xpu_moe.{tool}', run_name='__main__')"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert ended.returncode == 130
+    assert ended.stderr.endswith(f"{tool}: interrupted\n") and "Traceback" not in ended.stderr

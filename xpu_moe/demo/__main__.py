@@ -78,4 +78,4 @@ def main(argv: list[str] | None = None) -> int:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that half a checkpoint is removed
-    sys.exit(main())
+    sys.exit(streams.interruptible("demo", main))

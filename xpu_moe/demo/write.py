@@ -31,8 +31,10 @@ def twin_of(out: Path) -> Path:
 
 
 def folders_of(out: Path, shape: Shape, config_only: bool = False) -> list[Path]:
-    """The folders of a checkpoint: `out`, and its twin where it has one."""
-    out = out.absolute()
+    """The folders of a checkpoint: `out`, and its twin where it has one. Raises NotOurs for the root."""
+    out = Path(os.path.abspath(out))
+    if not out.name:
+        raise NotOurs(f"{out}: the root of all files; choose a folder")
     return [out] if shape.quant == "none" or config_only else [out, twin_of(out)]
 
 

@@ -131,4 +131,4 @@ def _report(findings: list[Finding], verbose: bool) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(streams.interruptible("doctor", main))

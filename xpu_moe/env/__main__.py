@@ -129,4 +129,4 @@ def _parser() -> streams.Parser:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(streams.interruptible(_NAME, main))

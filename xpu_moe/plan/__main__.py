@@ -286,4 +286,4 @@ def _profiles() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(streams.interruptible("plan", main))

@@ -51,6 +51,9 @@ def _ask(where: Where) -> tuple[dict[str, Any], str]:
     except subprocess.TimeoutExpired:
         _end(child)
         return {}, f"no answer in {LIMIT_S} s"
+    except BaseException:  # Ctrl-C does not reach a session of its own, and a child that hangs would stay
+        _end(child)
+        raise
     lines = [line for line in output.splitlines() if line.startswith("{")]
     try:
         return (json.loads(lines[-1]), "done") if lines else ({}, f"ended with code {child.returncode}")
