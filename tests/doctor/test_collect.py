@@ -446,7 +446,7 @@ def test_save_into_a_pipe_waits_for_nobody(capsys, tmp_path):
 def test_an_interrupted_doctor_leaves_no_child(tmp_path, monkeypatch):
     deeper = module("collect.deeper")
     script = tmp_path / "python"
-    script.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/child; kill -INT $PPID; exec sleep 60\n")
+    script.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/child; sleep 1; kill -INT $PPID; exec sleep 60\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
     with pytest.raises(KeyboardInterrupt):
