@@ -307,3 +307,14 @@ def test_an_interrupted_tool_ends_with_130_and_one_line(tool):
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
     assert ended.returncode == 130
     assert ended.stderr.endswith(f"{tool}: interrupted\n") and "Traceback" not in ended.stderr
+
+
+def test_the_package_lists_its_tools(capsys):
+    from xpu_moe import __main__ as package
+
+    assert package.main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    there = {file.parent.name for file in (ROOT / "xpu_moe").glob("*/__main__.py")} | {"esimd"}
+    assert {name for name, _ in package.TOOLS} == there and all(f"xpu_moe.{name} " in listed for name in there)
+    assert package.main(["doctor", "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["cannot"] == "got 'doctor'; wanted python -m xpu_moe.doctor"
