@@ -231,7 +231,7 @@ def _strangers(context: Context) -> list[Hit]:
         near = difflib.get_close_matches(name, names, n=1, cutoff=0.86)
         sure = (
             bool(near)
-            or name.startswith(("CCL_", "VLLM_XPU_", "VLLM_MINIMAX_", "SYCL_PI_"))
+            or name.startswith((_PREFIX, "CCL_", "VLLM_XPU_", "VLLM_MINIMAX_", "SYCL_PI_"))
             or bool(envs and "VLLM" in name)
         )
         hint = f"Did you mean {near[0]}?" if near else "No version known to us reads it."
