@@ -93,7 +93,7 @@ def load(kind: str, on: Ground | None = None) -> Verdict | None:
     """The verdict for the present ground; None where there is none (or none that can be read)."""
     here = on or ground(kind)
     try:
-        data = json.loads((_folder() / f"{kind}-{here.key}.json").read_text(encoding="utf-8"))
+        data = _object(_folder() / f"{kind}-{here.key}.json")
         if data.pop("schema") != SCHEMA:
             return None
         found = Verdict(
@@ -104,7 +104,25 @@ def load(kind: str, on: Ground | None = None) -> Verdict | None:
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return found if found.ground == here else None
+    return found if found.ground == here and _is_sound(found) else None
+
+
+def _object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file. Raises OSError, and ValueError for anything else that it holds."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError(f"{path}: got {type(data).__name__}, wanted an object")
+    return data
+
+
+def _is_sound(found: Verdict) -> bool:
+    """Has everything that is compared its type? The file may have been edited, or be half of one."""
+    numbers = [*found.tested, *(card for pair in found.pairs for card in (pair.source, pair.target))]
+    flags = [found.ok, *(flag for pair in found.pairs for flag in (pair.reachable, pair.intact))]
+    return all(type(n) is int for n in numbers) and all(type(flag) is bool for flag in flags)
 
 
 def replay_ground(kind: str) -> Ground:
@@ -124,8 +142,8 @@ def replay(kind: str, world: int, on: Ground | None = None) -> bool | None:
         return None
     here = on or replay_ground(kind)
     try:
-        data = json.loads(_replay_file(here, world).read_text(encoding="utf-8"))
-        return bool(data["ok"]) if data["schema"] == SCHEMA else None
+        data = _object(_replay_file(here, world))
+        return data["ok"] if data["schema"] == SCHEMA and type(data["ok"]) is bool else None
     except (OSError, ValueError, KeyError, TypeError, cache.UnsafeCache):
         return None
 

@@ -213,9 +213,13 @@ def test_a_probe_that_hung_proves_nothing(private_cache):
 
 def test_a_broken_file_is_no_verdict(private_cache):
     path = verdict.save(made())
-    for text in ("", "{}", "[]", '{"schema": 99}', path.read_text()[:-20]):
+    whole = json.loads(path.read_text())
+    edited = [{**whole, **part} for part in ({"tested": [[0], 1]}, {"ok": "no"}, {"pairs": [5]}, {"pairs": None})]
+    edited.append({**whole, "pairs": [{**whole["pairs"][0], "source": {}}]})
+    for text in ("", "{}", "[]", "null", "5", "[" * 100_000, '{"schema": 99}', path.read_text()[:-20],
+                 *map(json.dumps, edited)):  # fmt: skip
         path.write_text(text)
-        assert verdict.load("xpu", GROUND) is None
+        assert verdict.load("xpu", GROUND) is None and verdict.peer_access("xpu", (0, 1), GROUND) is None
 
 
 def test_the_ground_is_read_from_the_system(tmp_path):
