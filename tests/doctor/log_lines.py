@@ -110,6 +110,27 @@ LINES: tuple[tuple[str, str], ...] = (
     # the general rule: a complaint that names a variable or a file
     ("RuntimeError: failed to parse ZE_FLAT_DEVICE_HIERARCHY", "env.ZE_FLAT_DEVICE_HIERARCHY"),
     ("ERROR could not read /sys/class/drm/card0/device/tile0", "file./sys/class/drm/card0/device/tile0"),
+    (ERROR + "xpu_moe.formats.quantization.UnsupportedCheckpoint: quantization_config.sym: got False, wanted true (an "
+     "asymmetric checkpoint carries real zero points)", "model.quantization_config"),
+    ("ValueError: Model architectures ['MiniMaxM2ForCausalLM'] are not supported for now. Supported architectures: [",
+     "python.packages.vllm"),
+    (ERROR + "ModuleNotFoundError: No module named 'vllm._xpu_C'", "python.packages.vllm"),
+    ("ModuleNotFoundError: No module named 'vllm'", "python.packages.vllm"),
+    ("RuntimeError: PyTorch was compiled without XPU support", "python.packages.torch"),
+    ("AssertionError: Torch not compiled with CUDA enabled", "python.packages.torch"),
+    ("AttributeError: module 'torch' has no attribute 'xpu'", "python.packages.torch"),
+    (ERROR + "RuntimeError: Cannot re-initialize XPU in forked subprocess. To use XPU with multiprocessing, you must "
+     "use the 'spawn' start method", "env.VLLM_WORKER_MULTIPROC_METHOD"),
+    ("/root/.triton/cache/x/main.cpp:5:10: fatal error: Python.h: No such file or directory", "python.version"),
+    ("huggingface_hub.errors.HFValidationError: Repo id must be in the form 'repo_name': '/models/x'", "model"),
+    ("RuntimeError: unable to mmap 4294967296 bytes from file </dev/shm/x>: Cannot allocate memory (12)",
+     "os.ram_bytes"),
+    ("socket.gaierror: [Errno -2] Name or service not known", "env.GLOO_SOCKET_IFNAME"),
+    ("RuntimeError: [Gloo] connectFullMesh failed with [third_party/gloo/pair.cc:144]", "env.GLOO_SOCKET_IFNAME"),
+    ("IGC: Internal Compiler Error: Floating point exception", "os.compute_runtime"),
+    ("!!!!!!! Segfault encountered !!!!!!!  Segmentation fault (core dumped)", "libraries"),
+    ("xe 0000:03:00.0: [drm] *ERROR* GT0: reset failed (-ETIMEDOUT)", "gpus"),
+    ("xe 0000:03:00.0: [drm] CRITICAL: Xe has declared device 0000:03:00.0 as wedged.", "gpus"),
 )  # fmt: skip
 
 # settings that a symptom is blamed on, when the log shows them
@@ -118,6 +139,8 @@ BLAMED = (
     ("CCL_TOPO_FABRIC_VERTEX_CONNECTION_CHECK", "0"), ("CCL_ATL_TRANSPORT", "mpi"),
 )  # fmt: skip
 HARMLESS = (
+    """WARNING 11-12 09:14:02 [_custom_ops.py:21] Failed to import from vllm._C with ModuleNotFoundError("No module """
+    """named 'vllm._C'")""",
     "(APIServer pid=162) WARNING 11-29 21:24:48 [system_utils.py:255] Found ulimit of 20000 and failed to "
     "automatically increase with error current limit exceeds maximum limit. This can cause fd limit errors like "
     "`OSError: [Errno 24] Too many open files`. Consider increasing with ulimit -n",

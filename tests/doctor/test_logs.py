@@ -319,5 +319,8 @@ def test_of_a_log_that_no_rule_knows_the_last_complaint_is_shown(tmp_path):
     assert ended.returncode == 0 and "the last line that complains is 3: OddError: second thing" in ended.stdout
     found = json.loads(explain_log("--json", tmp_path / "a.log").stdout)
     assert found["complaint"] == {"line": 3, "text": "OddError: second thing"}
+    up = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"
+    (tmp_path / "a.log").write_text(f"OddError: the cause\n{up}\n")
+    assert "complains is 1: OddError: the cause" in explain_log(tmp_path / "a.log").stdout
     (tmp_path / "a.log").write_text("")
     assert "no whole line in it" in explain_log(tmp_path / "a.log").stdout

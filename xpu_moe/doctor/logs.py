@@ -33,6 +33,10 @@ _NAMES = re.compile(
 _FILE = re.compile(r"['\" ](/(?:dev|sys|proc|run|tmp|usr|opt|etc|home|models?)/[\w./+-]{2,120})")
 _BAD = re.compile(r"\b(?:error|exception|failed|failure|fatal|cannot|could not|unable|invalid|refused|denied)\b", re.I)
 _COMPLAINS = re.compile(r"\b(?:[A-Za-z_.]*(?:Error|Exception)\b|ERROR\b|CRITICAL\b|FATAL\b|[Ff]atal\b)")
+# ends of every failed start, which only say that the cause stands above
+_POINTS_UP = re.compile(
+    r"root cause above|for the root cause|EngineDeadError|Failed core proc|EngineCore failed to start"
+)
 _KIND = {"cause": 0, "symptom": 1, "note": 3}
 _UNKNOWN = 2  # lines that only name a variable or a file
 _MOST_KEPT = 400
@@ -148,7 +152,7 @@ class Explainer:
                 if found and (not message.where or self.phase in message.where):
                     return self._keep(self._finding(message, found, line))
         finding = self._named(line)
-        if finding is None and _COMPLAINS.search(line) and not HARMLESS.search(line):
+        if finding is None and _COMPLAINS.search(line) and not (HARMLESS.search(line) or _POINTS_UP.search(line)):
             self._complaint = self.lines, clean(line)
         return self._keep(finding)
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import re
 
-from xpu_moe.doctor.messages import first_day, machine, model, settings
+from xpu_moe.doctor.messages import builds, first_day, machine, model, settings
 from xpu_moe.doctor.messages.message import Message
 
 __all__ = ["HARMLESS", "MESSAGES", "Message"]
 
 # In this order they are tried: what a setting explains comes before what a device says.
-MESSAGES: tuple[Message, ...] = (*settings.MESSAGES, *machine.MESSAGES, *model.MESSAGES, *first_day.MESSAGES)
+MESSAGES: tuple[Message, ...] = (
+    *settings.MESSAGES, *machine.MESSAGES, *model.MESSAGES, *builds.MESSAGES, *first_day.MESSAGES,
+)  # fmt: skip
 
 # lines that name a variable and mean nothing bad
 HARMLESS = re.compile(

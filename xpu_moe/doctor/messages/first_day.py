@@ -163,7 +163,7 @@ MESSAGES: tuple[Message, ...] = (
     ),
     row(
         "no-vllm", ("No module named",), "cause", "error", "python.packages.vllm",
-        r"No module named '?vllm'?(?:\W|\Z)",
+        r"No module named '?vllm'?(?![\w.])",
         "vLLM is not installed here",
         "Another Python, or another environment.",
         "activate the environment that has vLLM",

@@ -75,9 +75,11 @@ MESSAGES: tuple[Message, ...] = (
         "llm-scaler#595, #723; B70 field notes 10",
     ),
     row(
-        "engine-reset", ("Engine reset", "Timedout job", "CAT error", "CAT_ERROR", "job timed out"),
+        "engine-reset", ("Engine reset", "Timedout job", "CAT error", "CAT_ERROR", "job timed out", "reset failed",
+                         "GPU HANG"),
         "cause", "error", "gpus",
-        r"Engine reset|Timedout job|CAT[ _]error|CAT_ERROR|Kernel-submitted job timed out",
+        r"Engine reset|Timedout job|CAT[ _]error|CAT_ERROR|Kernel-submitted job timed out"
+        r"|\b(?:xe|i915) [\da-f:.]{7,}: .*reset failed|GPU HANG",
         "the kernel reset a GPU engine{guc}",
         "A job did not end or touched foreign memory; GuC 70.58.0 is known for it.",
         "update linux-firmware (GuC 70.72.1 or 70.54.0 cured reports) or the kernel (>= 7.1)",
