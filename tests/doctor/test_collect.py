@@ -7,6 +7,7 @@ import importlib
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -449,6 +450,10 @@ def test_an_interrupted_doctor_leaves_no_child(tmp_path, monkeypatch):
     script.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/child; sleep 1; kill -INT $PPID; exec sleep 60\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    with pytest.raises(KeyboardInterrupt):
-        deeper.merge({}, Where(tmp_path, dict(os.environ)))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever started the tests
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            deeper.merge({}, Where(tmp_path, dict(os.environ)))
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert not alive(int((tmp_path / "child").read_text()))
