@@ -322,7 +322,7 @@ def test_recorded_facts_exclude_what_would_be_ignored(tmp_path, more):
     ("XPU_MOE_STALL_LIMIT", "-3", "warn", "1 or more"),
     ("XPU_MOE_CHECK", "perhaps", "warn", "1 or 0"),
     ("XPU_MOE_STAL_LIMIT", "600", "warn", "Did you mean XPU_MOE_STALL_LIMIT?"),
-    ("XPU_MOE_SOMETHING_ELSE", "1", "info", "No version"),
+    ("XPU_MOE_SOMETHING_ELSE", "1", "warn", "No version"),
 ])  # fmt: skip
 def test_our_own_variables_are_read_before_the_start(tmp_path, name, value, severity, words):
     facts = collect(environ={name: value}, root=tmp_path)

@@ -198,3 +198,12 @@ def test_what_was_looked_at_is_told():
 def test_a_plans_value_that_no_rule_sees_is_warned_of(name, value):
     found = {f.about: f.severity for f in judge(changed(B70, {f"plan/{name}": value}), strict=True)}
     assert found[f"plan.{name}"] == "warn"
+
+
+@pytest.mark.parametrize(
+    ("pci", "shown"), [("0000:0c:00.0", "echo 0000:0c:00.0 |"), ("x; reboot", "echo 0000:BUS:00.0 |")]
+)
+def test_a_card_that_virtual_machines_hold_is_told_how_to_come_back(pci, shown):
+    facts = changed(B70, {"gpus/3/driver": "vfio-pci", "gpus/3/pci": pci})
+    (found,) = [f for f in judge(facts) if f.code == "card.driver"]
+    assert found.severity == "error" and shown in found.fix and "drivers/xe/bind" in found.fix

@@ -402,6 +402,8 @@ VARIANTS: tuple[tuple[str, str, dict[str, Any], str, str], ...] = (
     ("card-lost", B70, {"deep": "done", "deep_failed": {"cards": "RuntimeError: DEVICE_LOST"}}, "error", "gpus"),
     ("deep-crashed", B70, {"deep": "ended with code -11"}, "error", "deep"),
     ("own-name-unknown", B70, env(XPU_MOE_NONSENSE="1"), "warn", "env.XPU_MOE_NONSENSE"),
+    ("torch-of-the-cpu-without-plan", B70, {"plan": ..., "python/packages/torch": "2.13.0+cpu"}, "warn",
+     "python.packages.torch"),
     ("fp8-on-a100", H200, {**every_card(4, name="NVIDIA A100-SXM4-80GB", device_id="0x20b2", memory_bytes=80 * GIB)},
      "warn", "model.quantization_config"),
 )  # fmt: skip

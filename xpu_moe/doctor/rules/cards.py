@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -66,11 +67,24 @@ def _driverless(context: Context) -> list[dict[str, Any]]:
     planned, cards = context.plan.device, context.facts.present or ()
     if planned:
         cards = tuple(gpu for gpu in cards if planned == ("cuda" if gpu.runtime == "cuda" else "xpu"))
-    idle = [_hit(gpu, driver=HELD[gpu.driver]) for gpu in cards if gpu.driver in HELD]
+    idle = [_hit(gpu, driver=HELD[gpu.driver], fix=_bind(gpu)) for gpu in cards if gpu.driver in HELD]
     if idle and len(idle) == len(cards):
         return [{**idle[0], "about": "gpus", "name": ", ".join(sorted({hit["name"] for hit in idle}))}]
     severity = "error" if (context.facts.world or 0) > len(cards) - len(idle) else "warn"
     return [{**hit, "about": f"gpus[{hit['at']}].driver", "severity": severity} for hit in idle]
+
+
+def _bind(gpu: Gpu) -> str:
+    """What gives the card to its driver."""
+    if gpu.driver != "vfio-pci":
+        return "sudo modprobe xe, then dmesg | grep -i xe; a B70 wants kernel 6.17 or later (NVIDIA: nvidia-smi)"
+    told = re.fullmatch(r"[0-9a-fA-F:.]{7,16}", gpu.pci or "")  # facts may be a stranger's
+    pci, driver = told.group() if told else "0000:BUS:00.0", "nvidia" if gpu.runtime == "cuda" else "xe"
+    return (
+        f"echo {pci} | sudo tee /sys/bus/pci/drivers/vfio-pci/unbind; echo {pci} | sudo tee "
+        f"/sys/bus/pci/drivers/{driver}/bind; for good: take the card out of vfio-pci.ids (kernel command line, "
+        "/etc/modprobe.d)"
+    )
 
 
 def _display(context: Context) -> list[dict[str, Any]]:
@@ -143,7 +157,7 @@ RULE = Rule(
             "card.driver", "error", "{about}",
             "{name}: {driver}",
             "Without the kernel's driver (xe for Arc B-series) the card cannot be used.",
-            "sudo modprobe xe, then dmesg | grep -i xe; a B70 wants kernel 6.17 or later (NVIDIA: nvidia-smi)",
+            "{fix}",
             "Linux kernel, drivers/gpu/drm/xe", _driverless,
         ),
         Row(

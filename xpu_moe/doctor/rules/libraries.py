@@ -141,13 +141,16 @@ def _python(context: Context) -> Hit | None:
 
 
 def _wrong_torch(context: Context) -> Hit | None:
-    """A torch of another device than the plan's."""
-    torch, device = context.package("torch") or "", context.plan.device
+    """A torch of another device than the plan's; without a plan, of another than the cards of this machine."""
+    torch, planned = context.package("torch") or "", context.plan.device
+    kinds = {gpu.runtime for gpu in context.facts.present or () if gpu.runtime in ("xpu", "cuda")}
+    device = planned or (kinds.pop() if len(kinds) == 1 else None)
     built = re.search(r"\+(xpu|cu|cpu|rocm)", torch)
     want = {"xpu": "xpu", "cuda": "cu"}.get(device or "")
     if not want or built is None or built.group(1) == want:
         return None
-    return {"torch": torch, "device": device}
+    where = f"in a plan for {device}" if planned else f"on a machine with cards for {device}"
+    return {"torch": torch, "device": device, "where": where, "severity": "error" if planned else "warn"}
 
 
 def _roots(context: Context) -> list[Hit]:
@@ -259,9 +262,10 @@ RULE = Rule(
         ),
         Row(
             "library.torch-device", "error", "python.packages.torch",
-            "torch {torch} in a plan for {device}",
+            "torch {torch} {where}",
             "This build of torch cannot drive these cards.",
-            "install the build of torch for {device}",
+            "take the environment that scripts/serve_minimax.sh makes; scripts/serve_minimax.sh --install-plan "
+            "--device {device} prints the commands",
             "PyTorch builds", _wrong_torch,
         ),
         Row(
