@@ -116,8 +116,21 @@ def test_roofline_with_a_probes_file(capsys, model, tmp_path):
     probe = tmp_path / "probe.json"
     probe.write_text(json.dumps({"schema": 1, "rows": [{"bytes": 6144, "p50_us": 15.0, "ok": True}]}))
     code, found = answer(capsys, "--model", model, "--tp", "4", "--card", "b70", "--roofline", "--probe", str(probe))
-    assert code == 0 and found["roofline"]["latency_source"] == "probe"
+    assert code == 0 and found["roofline"]["latency_source"] == "probe" and found["notes"] == []
     assert found["roofline"]["tok_per_s"] == pytest.approx(166, rel=0.01)
+
+
+def test_a_probe_of_another_machine_is_noted(capsys, model, tmp_path):
+    probe = tmp_path / "probe.json"
+    rows = [{"bytes": 6144, "p50_us": 12.0}, {"bytes": 6144, "p50_us": 1e300}]
+    probe.write_text(json.dumps({"rows": rows, "backend": "nccl", "device": "cuda", "world": 2, "verdict": "wrong"}))
+    code, found = answer(capsys, "--model", model, "--tp", "4", "--card", "b70", "--roofline", "--probe", str(probe))
+    assert code == 0 and found["roofline"]["latency_source"] == "probe: nccl on 2 cuda ranks"
+    assert [note.split(",")[0] for note in found["notes"]] == [
+        "--probe: its device is 'cuda'", "--probe: its world is '2'", "--probe: its verdict is 'wrong'"
+    ]  # fmt: skip
+    assert main(["--model", model, "--tp", "4", "--probe", str(probe)]) == 2
+    assert "wanted --roofline with it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", list(PROFILES))

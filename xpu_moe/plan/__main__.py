@@ -20,7 +20,7 @@ from xpu_moe.plan.cards import BY_KEY, Card, cpu
 from xpu_moe.plan.checkpoint import BadCheckpoint, Checkpoint, read, read_config
 from xpu_moe.plan.memory import MemoryPlan, Request, plan_memory
 from xpu_moe.plan.profiles import PROFILES, Profile
-from xpu_moe.plan.roofline import Roofline, roofline
+from xpu_moe.plan.roofline import Roofline, probe_doubts, roofline
 from xpu_moe.plan.shapes import KV_TYPES, Shapes, lacking, shapes_of
 from xpu_moe.plan.sizes import gib, size
 from xpu_moe.plan.weights import Weights, weights
@@ -81,6 +81,8 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.model is None:
         raise Wrong("--model: got nothing, wanted a checkpoint folder (config.json alone is enough)")
     files.check_picture("--plot", arguments.plot)
+    if arguments.probe and not arguments.roofline:
+        raise Wrong("--probe: its latencies are for --roofline; wanted --roofline with it")
     profile = PROFILES.get(arguments.profile) if arguments.profile else None
     checkpoint = _checkpoint(arguments.model)
     shapes = shapes_of(checkpoint.config, checkpoint.quantization)
@@ -91,7 +93,9 @@ def _run(arguments: argparse.Namespace) -> int:
     _check(request, shapes)
     plan, found = _plan(checkpoint, shapes, card, request)
     notes = _notes(checkpoint, shapes, request, found)
-    line = _roofline(arguments, shapes, card, request) if arguments.roofline else None
+    probe = _probe(arguments.probe) if arguments.probe else None
+    line = _roofline(arguments, shapes, card, request, probe) if arguments.roofline else None
+    notes += probe_doubts(probe, card, request.tp) if probe is not None else []
     if arguments.plot:
         picture.png(plan, arguments.plot)
         streams.warn(f"plan: wrote {arguments.plot}")
@@ -205,12 +209,11 @@ def _wider(checkpoint: Checkpoint, shapes: Shapes, card: Card, request: Request)
     return 0
 
 
-def _roofline(arguments: argparse.Namespace, shapes: Shapes, card: Card, request: Request) -> Roofline:
-    probe = None
+def _roofline(
+    arguments: argparse.Namespace, shapes: Shapes, card: Card, request: Request, probe: dict[str, Any] | None
+) -> Roofline:
     if card.bandwidth <= 0:
         raise Wrong(f"--roofline: no bandwidth is known for {card.key}")
-    if arguments.probe:
-        probe = _probe(arguments.probe)
     bounds.whole("--batch", arguments.batch, 1, _MOST["max_num_seqs"])
     bounds.whole("--context", arguments.context, 0, _MOST["max_model_len"])
     return roofline(shapes, card, request.tp, arguments.batch, arguments.context, request.kv_dtype, probe)

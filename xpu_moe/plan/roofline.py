@@ -82,6 +82,9 @@ def all_reduces(shapes: Shapes, tp: int) -> int:
     return 1 + shapes.layers * (3 if shapes.qk_norm else 2) if tp > 1 else 0
 
 
+_LONGEST_US = 1e9
+
+
 def roofline(
     shapes: Shapes, card: Card, tp: int, tokens: int = 1, context: int = 2048, kv_dtype: str = "auto",
     probe: Mapping[str, Any] | None = None,
@@ -115,10 +118,26 @@ def _latency(probe: Mapping[str, Any] | None, message: int, card: Card) -> tuple
             continue
         time = row.get("graph_us") or row.get("p50_us")
         distance = abs(row["bytes"] - message)
-        if isinstance(time, (int, float)) and time > 0 and (best is None or (distance, time) < best):
+        if isinstance(time, (int, float)) and 0 < time < _LONGEST_US and (best is None or (distance, time) < best):
             best = (distance, float(time))
     if probe is not None and best is None:
         raise ValueError(
             "probe: no row with bytes and p50_us; wanted what `python -m xpu_moe.probe allreduce --json` prints"
         )
-    return (best[1], "probe") if best else (card.all_reduce_us, f"table: {card.source}")
+    return (best[1], _source(probe or {})) if best else (card.all_reduce_us, f"table: {card.source}")
+
+
+def _source(probe: Mapping[str, Any]) -> str:
+    backend, world, device = probe.get("backend"), probe.get("world"), probe.get("device")
+    known = isinstance(backend, str) and isinstance(device, str) and type(world) is int
+    return f"probe: {str(backend)[:20]} on {world} {str(device)[:20]} ranks" if known else "probe"
+
+
+def probe_doubts(probe: Mapping[str, Any], card: Card, tp: int) -> list[str]:
+    """Where the probe's run was another than the plan's: its device, its number of ranks, its verdict."""
+    wanted = (("device", card.device), ("world", tp), ("verdict", "ok"))
+    return [
+        f"--probe: its {name} is {str(got)[:40]!r}, the plan wants {value!r}: the latency is of another run"
+        for name, value in wanted
+        if (got := probe.get(name)) is not None and got != value
+    ]
