@@ -1,4 +1,5 @@
 // Launches: their blocks, when they start, and the entry from the host.
+#include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,8 @@
 
 namespace machine {
 namespace {
+
+constexpr size_t MANY_LANES = 1 << 14;  // after so many, memory goes back to the system
 
 unsigned char* new_stack() {
     if (!m.free_stacks.empty()) {
@@ -170,5 +173,7 @@ extern "C" int machine_emulate(const machine::Launch* launches, int count, const
     report->copies = m.copies_made, report->copied_bytes = m.copied_bytes, report->switches = m.clock;
     m.grids.clear(), m.ready.clear(), m.ready_slow.clear(), m.pausing.clear(), m.copies.clear();
     m.storing.clear(), m.fresh.clear(), m.free_stacks.clear();
+    madvise(m.stacks, m.stacks_bytes, MADV_DONTNEED);
+    if (lanes > MANY_LANES) malloc_trim(0);
     return m.failed ? 1 : 0;
 }

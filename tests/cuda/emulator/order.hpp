@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 
+#include <sys/mman.h>
+
 namespace machine {
 
 // What a lane knows: of each warp, everything before a clock and, of some lanes, what they did at it; of each barrier, its phases.
@@ -38,9 +40,9 @@ struct Conflict {
 class Order {
   public:
     Order(size_t bytes, int warps)
-        : warps_(warps), written_((Write*)calloc(bytes / UNIT + 2, sizeof(Write))),
-          read_((Read*)calloc((bytes / UNIT + 2) * warps, sizeof(Read))) {}
-    ~Order() { free(written_), free(read_); }
+        : warps_(warps), units_(bytes / UNIT + 2), written_((Write*)zeros(units_ * sizeof(Write))),
+          read_((Read*)zeros(units_ * warps * sizeof(Read))) {}
+    ~Order() { munmap(written_, units_ * sizeof(Write)), munmap(read_, units_ * warps_ * sizeof(Read)); }
     Order(const Order&) = delete;
     Order& operator=(const Order&) = delete;
 
@@ -108,7 +110,15 @@ class Order {
         memset(&read_[(size_t)unit * warps_], 0, warps_ * sizeof(Read));
     }
 
+    // Pages of their own: a heap would keep most of what many blocks took.
+    static void* zeros(size_t bytes) {
+        void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED) abort();
+        return memory;
+    }
+
     int warps_;
+    size_t units_;
     Write* written_;
     Read* read_;
 };
