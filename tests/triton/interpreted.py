@@ -15,10 +15,20 @@ from xpu_moe.ops.activation import is_gated
 from xpu_moe.ops.checks import BadArgument
 from xpu_moe.ops.moe_fp8_tensor import Fp8TensorWeights
 from xpu_moe.ops.prepared import COLUMN_MAJOR, PreparedInputs, empty_scale
-from xpu_moe.triton.grouped import U4, Fp8Block, Fp8Tensor
+from xpu_moe.triton import grouped
+from xpu_moe.triton.grouped import U4, Fp8Block, Fp8Tensor, Tiles
 
 # The interpreter takes about a second a case: the smallest shapes that have every branch.
 CASES = (*(case for case in MOE_CASES if 0 < case.tokens <= 16), MoeCase(5, 4, 8, 128, 64, 64, activation="relu2"))
+
+
+TILES = grouped.tiles
+
+
+@pytest.fixture(autouse=True, params=("cuda", "xpu"))
+def tiles_of(request, monkeypatch):
+    """Every test with the tiles of either accelerator: the interpreter runs on "cpu"."""
+    monkeypatch.setattr(grouped, "tiles", lambda *case: TILES(*case[:5], request.param))
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -109,6 +119,13 @@ def test_block_scaled_fp8_agrees_with_float64(activation, prepared):
     out = torch.full((5, 256), float("nan"), dtype=torch.bfloat16)
     Fp8Block().run(x, scale, **args, activation=activation, layout="n_major", out=out)
     assert relative_error(out, truth) < 1e-2
+
+
+def test_xpu_s_tiles_of_many_rows_agree_as_well(monkeypatch):
+    wide = TILES("fp8_block", 2048, 8, 256, 128, "xpu")
+    assert wide == Tiles(64, 64, 64, 8, 2)
+    monkeypatch.setattr(grouped, "tiles", lambda *case: wide)
+    test_block_scaled_fp8_agrees_with_float64("silu", True)
 
 
 @pytest.mark.parametrize("activation", ("silu", "relu2_no_mul"))

@@ -71,11 +71,12 @@ def test_a_programs_columns_are_a_power_of_two_that_holds_the_row_or_the_widest(
     assert found["BLOCK_K"] == 1 and found["num_warps"] in (4, 8)
 
 
+@pytest.mark.parametrize("device", ("cuda", "xpu"))
 @pytest.mark.parametrize("tokens", (1, 7, 64, 2048, 10000))
-def test_the_workspace_holds_every_smaller_call(tokens):
+def test_the_workspace_holds_every_smaller_call(tokens, device):
     """A prefill slot is asked once for its largest M and called with all smaller ones."""
-    room = U4().workspace(dataclasses.replace(CASE, tokens=tokens))
+    room = U4().workspace(dataclasses.replace(CASE, tokens=tokens, device=device))
     for size in {1, tokens // 3, tokens // 2, tokens - 1, tokens} - {0}:
         chunk = min(size, grouped.CHUNK)
-        block = tiles("int4", chunk, 8, 256, 128).m
+        block = tiles("int4", chunk, 8, 256, 128, device).m
         assert layout(chunk, 8, 256, 3072, 384, block, 2).total <= room, (size, block)

@@ -19,20 +19,34 @@ _BLOCK = 256
 
 @dataclass(frozen=True)
 class Tiles:
-    """Rows of routes, columns and depth of a tile, warps, pipeline stages."""
+    """Rows of routes, columns and depth of a tile, warps, pipeline stages; `joined`: gate and up rows take turns in one
+    product of 2n columns."""
 
     m: int
     n: int
     k: int
     warps: int
     stages: int
+    joined: bool = False
+
+    def down_columns(self, hidden: int) -> int:
+        """Columns of a tile of the second product."""
+        return 2 * self.n if self.joined and hidden % (2 * self.n) == 0 else self.n
 
 
-def tiles(scheme: str, tokens: int, top_k: int, experts: int, group: int) -> Tiles:
-    """By the mean number of routes an expert; BK is a whole scale group, so that scales leave the inner product."""
+def tiles(scheme: str, tokens: int, top_k: int, experts: int, group: int, device: str) -> Tiles:
+    """By the mean number of routes an expert; BK is a whole scale group, so that scales leave the inner product.
+
+    On XPU half a group of 128, and as many rows as fit the registers (docs/esimd.md has the figures). Joined there:
+    Intel's Triton gives every warp all columns where a loop has two products, and each would decode all 4-bit weights.
+    """
     rows = tokens * top_k / max(1, experts)
-    m = 16 if rows <= 16 else 32 if rows <= 48 else 64
     depth = group if scheme == "int4" else 128
+    m = 16 if rows <= 16 else 32 if rows <= 48 else 64
+    if device == "xpu" and scheme != "int4" and m == 64:
+        return Tiles(m, 64, 64, 8, 2)
+    if device == "xpu":
+        return Tiles(min(m, 32), 64, min(depth, 64), 4, 2, joined=True)
     return Tiles(m, 64, depth, 4, 3 if depth < 128 or m < 64 else 2)
 
 
@@ -74,7 +88,7 @@ def workspace_bytes(case: Case) -> int:
     item = 4 if case.dtype == "float32" else 2
     most = 0
     for tokens in {min(case.tokens, CHUNK), *(t for t in (1, 16, 256, 1024) if t <= case.tokens)}:
-        m = tiles(case.scheme, tokens, case.top_k, case.num_experts, case.group_size).m
+        m = tiles(case.scheme, tokens, case.top_k, case.num_experts, case.group_size, case.device).m
         for block in {16, m}:
             size = layout(
                 tokens, case.top_k, case.num_experts, case.hidden_size, case.intermediate_size, block, item
@@ -142,7 +156,8 @@ class _Grouped:
         experts, top_k, gated = w13.shape[0], ids.shape[1], is_gated(activation)
         inter = w13.shape[1] // (2 if gated else 1)
         routes, scheme = tokens * top_k, _SCHEMES[self.scheme]
-        tile = tiles(self.scheme, tokens, top_k, experts, group)
+        tile = tiles(self.scheme, tokens, top_k, experts, group, x.device.type)
+        joined = tile.joined and gated and not packed
         dtype = out.dtype
         plan = layout(tokens, top_k, experts, hidden, inter, tile.m, dtype.itemsize)
         if workspace is None or workspace.numel() < plan.total:
@@ -173,11 +188,12 @@ class _Grouped:
             0 if xs is None else xs.stride(0), 0 if xs is None else xs.stride(1), tokens,
             HIDDEN=hidden, INTER=inter, TOP_K=top_k, GROUP=group, BM=tile.m, BN=tile.n, BK=tile.k, EP=padded,
             SCHEME=scheme, GATED=gated, RELU2=activation.startswith("relu2"), PACKED=packed, SIGNED=signed,
-            PREPARED=xs is not None, NATIVE=native, DOT=dot, **launch,
+            PREPARED=xs is not None, NATIVE=native, DOT=dot, JOINED=joined, **launch,
         )  # fmt: skip
-        kernels.down[(hidden // tile.n, plan.tile_count)](
+        columns = tile.down_columns(hidden)
+        kernels.down[(hidden // columns, plan.tile_count)](
             h, w2, w2_scale, weights.contiguous(), slots, tile_end, y, experts, routes,
-            HIDDEN=hidden, INTER=inter, GROUP=group, BM=tile.m, BN=tile.n, BK=tile.k, EP=padded, SCHEME=scheme,
+            HIDDEN=hidden, INTER=inter, GROUP=group, BM=tile.m, BN=columns, BK=tile.k, EP=padded, SCHEME=scheme,
             PACKED=packed, SIGNED=signed, DOT=dot, **launch,
         )  # fmt: skip
         block = min(1024, triton.next_power_of_2(hidden))

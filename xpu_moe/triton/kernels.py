@@ -106,9 +106,10 @@ def _u4_values(
 def _product(
     acc, a, w, s, row, half, e, k, ROWS: tl.constexpr, K: tl.constexpr, GROUP: tl.constexpr, BN: tl.constexpr,
     BK: tl.constexpr, SCHEME: tl.constexpr, HALVES: tl.constexpr, PACKED: tl.constexpr, SIGNED: tl.constexpr,
-    NATIVE: tl.constexpr, first, SCALE_ROWS: tl.constexpr,
+    NATIVE: tl.constexpr, first, SCALE_ROWS: tl.constexpr, JOINED: tl.constexpr,
 ):  # fmt: skip
-    """acc + a[BM, BK] times rows `row` (BN of them, the first is `first`) of matrix e, columns k..k + BK, scaled."""
+    """acc + a[BM, BK] times rows `row` (BN of them) of matrix e, columns k..k + BK, scaled. `first`: the first row, of
+    one scale block with the others, unless JOINED."""
     if SCHEME == _INT4:
         matrix = w + e.to(tl.int64) * (ROWS * (K // 8))
         words = _u4_words(matrix, row, HALVES, half, k, BK, K, PACKED)
@@ -126,6 +127,9 @@ def _product(
     if not NATIVE:
         b = b.to(a.dtype)
     part = tl.dot(a, tl.trans(b), input_precision="ieee")
+    if SCHEME == _FP8_BLOCK and JOINED:
+        scale = tl.load(s + (e * SCALE_ROWS + row // 128) * (K // 128) + k // 128)
+        return acc + part * scale[None, :]
     if SCHEME == _FP8_BLOCK:
         return acc + part * tl.load(s + (e * SCALE_ROWS + first // 128) * (K // 128) + k // 128)
     return acc + part
@@ -137,9 +141,10 @@ def up(
     HIDDEN: tl.constexpr, INTER: tl.constexpr, TOP_K: tl.constexpr, GROUP: tl.constexpr, BM: tl.constexpr,
     BN: tl.constexpr, BK: tl.constexpr, EP: tl.constexpr, SCHEME: tl.constexpr, GATED: tl.constexpr,
     RELU2: tl.constexpr, PACKED: tl.constexpr, SIGNED: tl.constexpr, PREPARED: tl.constexpr,
-    NATIVE: tl.constexpr, DOT: tl.constexpr,
+    NATIVE: tl.constexpr, DOT: tl.constexpr, JOINED: tl.constexpr,
 ):  # fmt: skip
-    """h [routes, INTER]. Grid (INTER / BN, tiles)."""
+    """h [routes, INTER]. Grid (INTER / BN, tiles). JOINED: gate and up rows take turns in one product of 2 BN columns
+    (gated, not packed)."""
     tile = tl.program_id(1)
     e = _tile_expert(tile_end, tile, E, EP)
     if e >= E:
@@ -149,11 +154,15 @@ def up(
     token = (tl.where(live, route, 0) // TOP_K).to(tl.int64)
     first = tl.program_id(0) * BN
     column = first + tl.arange(0, BN)
-    if GATED or (not PACKED):
+    WIDTH: tl.constexpr = 2 * BN if JOINED else BN
+    if JOINED:
+        turn = tl.arange(0, 2 * BN)
+        row, half = first + turn // 2 + turn % 2 * INTER, turn * 0
+    elif GATED or (not PACKED):
         row, half = column, column * 0
     else:  # packed, not gated: units of 16 rows
         row, half = (column // 16) * 8 + column % 8, column // 8 % 2
-    gate = tl.zeros((BM, BN), tl.float32)
+    gate = tl.zeros((BM, WIDTH), tl.float32)
     linear = tl.zeros((BM, BN), tl.float32)
     ROWS: tl.constexpr = 2 * INTER if GATED else INTER
     SCALE_ROWS: tl.constexpr = ROWS // 128
@@ -163,25 +172,27 @@ def up(
         if not NATIVE:
             a = a.to(DOT)
         g = _product(
-            tl.zeros((BM, BN), tl.float32), a, w, s, row, half, e, k, ROWS, HIDDEN, GROUP, BN, BK, SCHEME, 2, PACKED,
-            SIGNED, NATIVE, first, SCALE_ROWS,
+            tl.zeros((BM, WIDTH), tl.float32), a, w, s, row, half, e, k, ROWS, HIDDEN, GROUP, WIDTH, BK, SCHEME, 2,
+            PACKED, SIGNED, NATIVE, first, SCALE_ROWS, JOINED,
         )  # fmt: skip
         if PREPARED:
             scale = tl.load(xs + token * stride_xs + (k // 128) * stride_xg, mask=live, other=0.0)
             g = g * scale[:, None]
         gate += g
-        if GATED:
+        if GATED and not JOINED:
             if PACKED:
                 other_row, other_half = row, half + 1
             else:
                 other_row, other_half = row + INTER, half
             u = _product(
                 tl.zeros((BM, BN), tl.float32), a, w, s, other_row, other_half, e, k, ROWS, HIDDEN, GROUP, BN, BK,
-                SCHEME, 2, PACKED, SIGNED, NATIVE, first + INTER, SCALE_ROWS,
+                SCHEME, 2, PACKED, SIGNED, NATIVE, first + INTER, SCALE_ROWS, False,
             )  # fmt: skip
             if PREPARED:
                 u = u * scale[:, None]
             linear += u
+    if JOINED:
+        gate, linear = tl.split(tl.reshape(gate, (BM, BN, 2)))
     if SCHEME == 2:
         alpha = tl.load(s + e)
         gate = gate * alpha
@@ -239,6 +250,7 @@ def down(
             False,
             first,
             HIDDEN // 128,
+            False,
         )
     if SCHEME == 2:
         acc = acc * tl.load(s + e)
