@@ -49,6 +49,7 @@ class Kernel:
     slots: int
     loops: tuple[Loop, ...]
     messages: dict[str, int]
+    dpas: int = 0  # matrix instructions
 
     @property
     def weight_loop(self) -> Loop | None:
@@ -153,7 +154,7 @@ def _ocloc(spirv: bytes, device: str, options: str, folder: Path) -> tuple[bytes
         output.unlink(missing_ok=True)
     command = [
         programs.back_end(device)["ocloc"].path, "compile", "-spirv_input", "-file", "in.spv", "-device", device,
-        "-options", f"-vc-codegen {options}".strip(), "-internal_options", "-cl-intel-allow-zebin",
+        "-options", options, "-internal_options", "-cl-intel-allow-zebin",
         "-output", "out", "-output_no_suffix",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
@@ -196,15 +197,20 @@ def disassemble(code: bytes, device: str, folder: Path) -> str:
     return subprocess.run(command, capture_output=True, text=True, cwd=folder, check=True).stdout
 
 
-def report(spirv: bytes, device: str = "pvc", options: str = "", keep: Path | None = None) -> Report:
+def report(
+    spirv: bytes, device: str = "pvc", options: str = "", keep: Path | None = None, *, simt: bool = False
+) -> Report:
     """Compile a module for `device` and read its kernels; `keep` is a folder for the assembly text.
 
-    Raises IsaError. `options` go to the back end ("-doubleGRF": 256 registers).
+    Raises IsaError. `options` go to the back end ("-doubleGRF": 256 registers). `simt`: a module of SIMT kernels (as
+    Triton makes them), not of ESIMD ones.
     """
+    if not simt:
+        options = f"-vc-codegen {options}".strip()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         elf, log = _ocloc(spirv, device, options, folder)
-        rewritten = elf is None or b"has_stack_calls: true" in elf
+        rewritten = not simt and (elf is None or b"has_stack_calls: true" in elf)
         if rewritten:
             other, changed = rewrite.for_old_igc(spirv)
             if changed:
@@ -241,7 +247,7 @@ def _kernel(name: str, env: dict[str, object], assembly: str, log: str) -> Kerne
     return Kernel(
         name=name,
         grf=number("grf_count"),
-        spill_bytes=int(spill[1]) if spill else 0,
+        spill_bytes=int(spill[1]) if spill else number("spill_size"),
         scratch_bytes=number("scratch"),
         slm_bytes=number("slm_size"),
         barriers=number("barrier_count"),
@@ -250,4 +256,5 @@ def _kernel(name: str, env: dict[str, object], assembly: str, log: str) -> Kerne
         slots=sum(map(slots, lines)),
         loops=loops(assembly),
         messages=_histogram(lines),
+        dpas=sum(opcode(line) == "dpas" for line in lines),
     )
