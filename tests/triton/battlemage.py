@@ -6,6 +6,7 @@ python -m tests.triton.battlemage     prints the table of docs/measurements/bmg-
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,7 +16,9 @@ from functools import cache
 from pathlib import Path
 
 from xpu_moe import toolenv
-from xpu_moe.esimd.nullcard import packages
+from xpu_moe.esimd.driver import LIBSYCL
+from xpu_moe.esimd.nullcard import card, packages
+from xpu_moe.esimd.runtime import standalone
 from xpu_moe.esimd.tools import isa
 
 ROOT = Path(__file__).parents[2]
@@ -51,6 +54,12 @@ class Launch:
     def product(self) -> bool:
         return self.kernel in ("up", "down")
 
+    @property
+    def cost(self) -> float:
+        """Issue slots that all warps need, in the loop over k, for the 2048 multiplications of one dpas (16 cycles)."""
+        work = sum(math.prod(map(int, (*a.split("x")[:2], b.split("x")[1]))) for a, b in self.dots) / 2048
+        return self.warps * max(loop.slots for loop in self.code.loops) / work
+
     def __str__(self) -> str:
         return f"{self.case}, M {self.tokens}, I {self.inter}, {self.dtype}: {self.kernel}"
 
@@ -77,26 +86,41 @@ def loaded(spirv: str, flags: str) -> isa.Kernel:
     return kernel
 
 
+def taken_by_the_driver(driver: packages.Driver, found: list[Launch]) -> dict[str, int]:
+    """SPIR-V file -> arguments of its kernel, after Intel's Level Zero driver built it for a B70 that is not there."""
+    libraries = standalone.environment(LIBSYCL) / "lib"
+    environ = card.environment(driver, card.B70, {**os.environ, "PYTHONPATH": str(ROOT)})
+    kernels = [part for one in found for part in (one.kernel, one.spirv)]
+    program = str(Path(__file__).with_name("in_the_driver.py"))
+    command = card.python(driver, [program, str(libraries), *kernels], [libraries])
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
 def launches(report: dict) -> list[Launch]:
     return [Launch(**row, code=loaded(row["spirv"], row["flags"])) for row in report["launches"]]
 
 
 def table(found: list[Launch]) -> str:
-    """Markdown, a line for each kernel; equal lines once."""
-    lines = []
+    """Markdown, a line for each kernel with other code than the ones before."""
+    lines, seen = [], set()
     for one in found:
+        if one.spirv in seen:
+            continue
+        seen.add(one.spirv)
         tile = " ".join(f"{a.rsplit('x', 1)[0]} x {b.rsplit('x', 1)[0]}" for a, b in one.dots[:1])
         cells = (
             one.case, one.tokens, one.inter or "", one.dtype, one.kernel, tile, f"{one.warps} x {one.lanes}",
             one.code.grf, one.code.spill_bytes, max(one.slm, one.code.slm_bytes), one.code.instructions,
-            one.code.dpas or "",
+            one.code.dpas or "", f"{one.cost:.0f}" if one.product else "",
         )  # fmt: skip
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     head = "| operator | M | I | dtype | kernel | product | warps x lanes | registers | spilled bytes | SLM | "
-    return "\n".join((head + "instructions | dpas |", "|---" * 12 + "|", *dict.fromkeys(lines)))
+    return "\n".join((head + "instructions | dpas | slots |", "|---" * 13 + "|", *lines))
 
 
 if __name__ == "__main__":
     packages.fetch()
     with tempfile.TemporaryDirectory() as name:
-        print(table(launches(compiled(Path(name)))))
+        print(table(launches(compiled(Path(name), *sys.argv[1:]))))

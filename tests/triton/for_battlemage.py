@@ -110,16 +110,17 @@ class Product:
     group: int = 128
     activation: str = "silu"
     prepared: bool = False
+    nibble: str = "u4"
 
     def __str__(self) -> str:
-        more = (f"groups of {self.group}",) if self.group != 128 else ()
-        more += (self.activation,) if self.activation != "silu" else ()
-        return ", ".join((self.scheme, *more, *(("prepared",) if self.prepared else ())))
+        differs = {
+            f"groups of {self.group}": self.group != 128, self.activation: self.activation != "silu",
+            self.nibble: self.nibble != "u4", "prepared": self.prepared,
+        }  # fmt: skip
+        return ", ".join((self.scheme, *(word for word, so in differs.items() if so)))
 
     def call(self) -> None:
-        products(
-            self.scheme, self.tokens, self.inter, getattr(torch, self.dtype), self.prepared, self.activation, self.group
-        )
+        products(self)
 
 
 @dataclass(frozen=True)
@@ -141,7 +142,8 @@ class Norm:
 CASES = (
     *(Product("int4", m, i) for m in (128, 2048) for i in (384, 1536)),
     Product("int4", 128, 1536, "bfloat16"), Product("int4", 2048, 384, "bfloat16"),
-    Product("int4", 2048, 384, group=32), Product("int4", 2048, 384, activation="relu2_no_mul"),
+    Product("int4", 2048, 384, nibble="s4"), Product("int4", 2048, 384, group=32),
+    Product("int4", 2048, 384, activation="relu2_no_mul"),
     Product("fp8_block", 128, 384), Product("fp8_block", 2048, 384), Product("fp8_block", 2048, 1536, "bfloat16"),
     Product("fp8_block", 2048, 384, prepared=True),
     Product("fp8_tensor", 128, 384), Product("fp8_tensor", 2048, 384, "bfloat16"),
@@ -151,35 +153,33 @@ CASES = (
 PLANTED = (Product("int4", 2048, 384), Product("int4", 128, 384, "float32", activation="relu2_no_mul"))
 
 
-def products(
-    scheme: str, tokens: int, inter: int, dtype: torch.dtype, prepared: bool, activation: str, group: int
-) -> None:
+def products(case: Product) -> None:
+    dtype, activation, inter, tokens = getattr(torch, case.dtype), case.activation, case.inter, case.tokens
     x, out = (_new(tokens, HIDDEN, dtype=dtype) for _ in range(2))
     weights, ids = _new(tokens, TOP_K, dtype=torch.float32), _new(tokens, TOP_K, dtype=torch.int32)
     rows = inter if activation.endswith("no_mul") else 2 * inter
-    if scheme == "int4":
-        backend = grouped.U4()
-        backend.run(
-            x, _new(EXPERTS, rows, HIDDEN // 2, dtype=torch.uint8), _new(EXPERTS, rows, HIDDEN // group, dtype=dtype),
-            _new(EXPERTS, HIDDEN, inter // 2, dtype=torch.uint8), _new(EXPERTS, HIDDEN, inter // group, dtype=dtype),
-            weights, ids, nibble="u4", group_size=group, activation=activation, layout="n_major", out=out,
+    single, half, byte, e4m3 = torch.float32, torch.float16, torch.uint8, torch.float8_e4m3fn
+    if case.scheme == "int4":  # the scales are the checkpoint's fp16, whatever the activations are
+        group = case.group
+        grouped.U4().run(
+            x, _new(EXPERTS, rows, HIDDEN // 2, dtype=byte), _new(EXPERTS, rows, HIDDEN // group, dtype=half),
+            _new(EXPERTS, HIDDEN, inter // 2, dtype=byte), _new(EXPERTS, HIDDEN, inter // group, dtype=half),
+            weights, ids, nibble=case.nibble, group_size=group, activation=activation, layout="n_major", out=out,
         )  # fmt: skip
         return
-    w13 = _new(EXPERTS, rows, HIDDEN, dtype=torch.float8_e4m3fn)
-    w2 = _new(EXPERTS, HIDDEN, inter, dtype=torch.float8_e4m3fn)
-    if scheme == "fp8_tensor":
-        one = _new(dtype=torch.float32)
-        scales = (_new(EXPERTS, dtype=torch.float32) for _ in range(2))
+    w13, w2 = _new(EXPERTS, rows, HIDDEN, dtype=e4m3), _new(EXPERTS, HIDDEN, inter, dtype=e4m3)
+    if case.scheme == "fp8_tensor":
+        one = _new(dtype=single)
+        scales = (_new(EXPERTS, dtype=single) for _ in range(2))
         held = Fp8TensorWeights(w13, next(scales), w2, next(scales), one, one, activation)
         grouped.Fp8Tensor().run(x, held, weights, ids, out=out)
         return
     x_scale = None
-    if prepared:
-        x = _new(tokens, HIDDEN, dtype=torch.float8_e4m3fn)
-        x_scale = _new(HIDDEN // 128, tokens, dtype=torch.float32).t()
+    if case.prepared:
+        x, x_scale = _new(tokens, HIDDEN, dtype=e4m3), _new(HIDDEN // 128, tokens, dtype=single).t()
     grouped.Fp8Block().run(
-        x, x_scale, w13, _new(EXPERTS, rows // 128, HIDDEN // 128, dtype=torch.float32), w2,
-        _new(EXPERTS, HIDDEN // 128, inter // 128, dtype=torch.float32), weights, ids, activation=activation,
+        x, x_scale, w13, _new(EXPERTS, rows // 128, HIDDEN // 128, dtype=single), w2,
+        _new(EXPERTS, HIDDEN // 128, inter // 128, dtype=single), weights, ids, activation=activation,
         layout="n_major", out=out,
     )  # fmt: skip
 

@@ -1,5 +1,5 @@
 """Every Triton kernel that an Intel card is offered, compiled for a B70 that is not there: Intel's Triton to SPIR-V,
-Intel's current compiler to machine code."""
+Intel's current compiler to machine code, and Intel's driver that builds the same at run time."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_every_kernel_of_every_case_becomes_machine_code(launches):
     product = SORTING | {"up", "down", "combine"}
     assert {frozenset(kernels) for kernels in of_case.values()} == {frozenset(product), frozenset(("partial", "apply"))}
     schemes = {case.partition(",")[0] for case, *_ in of_case}
-    assert schemes == {"int4", "fp8_block", "fp8_tensor", "Q/K norm"} and len(of_case) == 16
+    assert schemes == {"int4", "fp8_block", "fp8_tensor", "Q/K norm"} and len(of_case) == 17
 
 
 def on_the_matrix_engine(one: battlemage.Launch) -> bool:
@@ -76,7 +76,7 @@ def on_the_matrix_engine(one: battlemage.Launch) -> bool:
 
 def test_the_products_run_on_the_matrix_engine(launches):
     products = [one for one in launches if one.product]
-    assert len(products) == 28
+    assert len(products) == 30
     assert [str(one) for one in products if not on_the_matrix_engine(one)] == []
 
 
@@ -85,6 +85,14 @@ def test_no_thread_spills_more_than_was_recorded(launches):
     assert {str(one): one.slm for one in launches if one.slm > MOST_SLM or one.code.slm_bytes} == {}
     assert not any(one.code.stack_calls for one in launches)
     assert all(one.code.grf == 128 for one in launches if not one.product)
+
+
+def test_intel_s_driver_takes_them(launches, back_end):
+    """At run time a module goes to the driver and not to ocloc: the kernels of the first case, through Level Zero."""
+    first = [one for one in launches if one.case == "int4" and one.tokens == 2048 and one.dtype == "float16"][:6]
+    taken = battlemage.taken_by_the_driver(back_end, first)
+    assert {one.kernel for one in first} == SORTING | {"up", "down", "combine"}
+    assert taken.keys() == {one.spirv for one in first} and all(count >= 3 for count in taken.values())
 
 
 def test_the_checks_can_fail(tmp_path, back_end):
