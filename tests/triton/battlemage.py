@@ -16,7 +16,6 @@ from functools import cache
 from pathlib import Path
 
 from xpu_moe import toolenv
-from xpu_moe.esimd.driver import LIBSYCL
 from xpu_moe.esimd.nullcard import card, packages
 from xpu_moe.esimd.runtime import standalone
 from xpu_moe.esimd.tools import isa
@@ -88,8 +87,8 @@ def loaded(spirv: str, flags: str) -> isa.Kernel:
 
 def taken_by_the_driver(driver: packages.Driver, found: list[Launch]) -> dict[str, int]:
     """SPIR-V file -> arguments of its kernel, after Intel's Level Zero driver built it for a B70 that is not there."""
-    libraries = standalone.environment(LIBSYCL) / "lib"
-    environ = card.environment(driver, card.B70, {**os.environ, "PYTHONPATH": str(ROOT)})
+    libraries = standalone.environment() / "lib"
+    environ = card.environment(driver, card.CARDS["b70"], {**os.environ, "PYTHONPATH": str(ROOT)})
     kernels = [part for one in found for part in (one.kernel, one.spirv)]
     program = str(Path(__file__).with_name("in_the_driver.py"))
     command = card.python(driver, [program, str(libraries), *kernels], [libraries])
