@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from tests.esimd.nullcard.on_card import answer
 from xpu_moe import toolenv
-from xpu_moe.esimd.nullcard import card, packages
-from xpu_moe.esimd.runtime import standalone
+from xpu_moe.esimd.nullcard import packages
 from xpu_moe.esimd.tools import isa
 
 ROOT = Path(__file__).parents[2]
@@ -87,14 +87,8 @@ def loaded(spirv: str, flags: str) -> isa.Kernel:
 
 def taken_by_the_driver(driver: packages.Driver, found: list[Launch]) -> dict[str, int]:
     """SPIR-V file -> arguments of its kernel, after Intel's Level Zero driver built it for a B70 that is not there."""
-    libraries = standalone.environment() / "lib"
-    environ = card.environment(driver, card.CARDS["b70"], {**os.environ, "PYTHONPATH": str(ROOT)})
     kernels = [part for one in found for part in (one.kernel, one.spirv)]
-    program = str(Path(__file__).with_name("in_the_driver.py"))
-    command = card.python(driver, [program, str(libraries), *kernels], [libraries])
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return answer(driver, Path(__file__).with_name("in_the_driver.py"), *kernels)
 
 
 def launches(report: dict) -> list[Launch]:

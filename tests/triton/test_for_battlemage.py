@@ -9,7 +9,6 @@ import pytest
 
 from tests.triton import battlemage
 from xpu_moe import toolenv
-from xpu_moe.esimd.nullcard import packages
 
 pytestmark = pytest.mark.soak
 
@@ -20,15 +19,6 @@ MOST_SLM = 32 << 10  # four groups at least on an Xe core's 128 KiB
 SORTING = {"count_routes", "scan_tiles", "place_routes"}
 
 
-@pytest.fixture(scope="session")
-def back_end() -> packages.Driver:
-    """Intel's current compiler: from an archive that is not in our hands, so that its lack skips and does not fail."""
-    try:
-        return packages.fetch()
-    except packages.Unavailable as error:
-        pytest.skip(f"Intel's current driver: {str(error).splitlines()[0]}")
-
-
 def made(folder, *more: str) -> dict:
     try:
         return battlemage.compiled(folder, *more)
@@ -37,7 +27,7 @@ def made(folder, *more: str) -> dict:
 
 
 @pytest.fixture(scope="module")
-def report(tmp_path_factory, back_end):
+def report(tmp_path_factory, driver):
     return made(tmp_path_factory.mktemp("battlemage"))
 
 
@@ -87,15 +77,15 @@ def test_no_thread_spills_more_than_was_recorded(launches):
     assert all(one.code.grf == 128 for one in launches if not one.product)
 
 
-def test_intel_s_driver_takes_them(launches, back_end):
+def test_intel_s_driver_takes_them(launches, driver):
     """At run time a module goes to the driver and not to ocloc: the kernels of the first case, through Level Zero."""
     first = [one for one in launches if one.case == "int4" and one.tokens == 2048 and one.dtype == "float16"][:6]
-    taken = battlemage.taken_by_the_driver(back_end, first)
+    taken = battlemage.taken_by_the_driver(driver, first)
     assert {one.kernel for one in first} == SORTING | {"up", "down", "combine"}
     assert taken.keys() == {one.spirv for one in first} and all(count >= 3 for count in taken.values())
 
 
-def test_the_checks_can_fail(tmp_path, back_end):
+def test_the_checks_can_fail(tmp_path, driver):
     """CUDA's tiles spill, and float32 leaves the matrix engine."""
     planted = [one for one in battlemage.launches(made(tmp_path, "--planted")) if one.product]
     half, single = (

@@ -82,10 +82,7 @@ bool barrier_passed(u32 address, u32 parity) {
 }
 
 void barrier_wait(u32 address, u32 parity) {
-    if (m.random.one_in(8)) {  // others first
-        m.pausing.push_back(m.running);
-        block_on("turn");
-    }
+    if (m.random.one_in(8)) pause();  // others first
     while (!barrier_passed(address, parity)) {
         my_block().barriers[address].waiting.push_back(m.running);
         block_on("mbarrier", address - SHARED_BASE);

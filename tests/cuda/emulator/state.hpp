@@ -16,10 +16,6 @@ constexpr size_t STACK = 64 << 10;   // bytes of a lane's stack
 constexpr u32 SHARED_BASE = 1024;    // the address of a block's first byte of shared memory
 constexpr unsigned char POISON = 0xCB;  // in shared memory that nobody has written, or that a copy is about to fill
 
-struct Warp;
-struct Block;
-struct Grid;
-
 struct Random {
     u64 state;
     u32 next() {

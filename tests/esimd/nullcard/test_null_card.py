@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from xpu_moe.env import read
+from tests.esimd.nullcard.on_card import answer
 from xpu_moe.esimd import driver as tool
 from xpu_moe.esimd.kernels import instances
 from xpu_moe.esimd.nullcard import card
-from xpu_moe.esimd.runtime import standalone
 from xpu_moe.esimd.runtime.room import ESIMD, TWINS
 from xpu_moe.esimd.tools import gates, programs
 
@@ -78,14 +75,7 @@ def test_the_driver_compiles_every_module_and_takes_every_call(checked):
 @pytest.fixture(scope="module")
 def refused(driver):
     """name -> what a case of null_card_cases.py gave."""
-    libraries = standalone.environment(9) / "lib"
-    environ = card.environment(
-        driver, card.CARDS["b70"], {**read.snapshot(), "PYTHONPATH": str(Path(__file__).parents[3])}
-    )
-    command = card.python(driver, [str(CASES), str(libraries)], [libraries])
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout)
+    return answer(driver, CASES)
 
 
 def test_what_is_wrong_is_refused_there(refused):
