@@ -170,3 +170,13 @@ DEVICE void load_few_slot(Slot& f, u32 stage, int slot, int block, int lane) { l
 DEVICE void few_product(float (&acc)[ROW_BLOCKS][HALVES], const Slot& f, const float* block_scale, const Hidden& h) {
     slot_product(acc, f, block_scale, h);
 }
+
+// ---- one token (one_token.cuh)
+constexpr bool ZERO_ROWS = false;
+// Steps 2w and 2w + 1 take 16 bytes of h, of lane t: 16 values of k in a row are the two values of steps 4j .. 4j + 3.
+DEVICE int spread_value(int i) { return (i >> 3) * 8 + (i & 3) * 2 + (i >> 2 & 1); }
+DEVICE void spread_mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1); }
+DEVICE void spread_scales(float (&scale)[ROW_BLOCKS][2], const Slot&, const float* block_scale, int) {
+#pragma unroll
+    for (int r = 0; r < ROW_BLOCKS; ++r) scale[r][0] = scale[r][1] = block_scale[r];
+}

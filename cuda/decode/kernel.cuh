@@ -19,44 +19,6 @@
 #include "slots.cuh"
 #include "units.cuh"
 
-// All lanes call. Of two copies under way each gets half of the memory's rate, so the first of two units in large pieces comes
-// as late as the second: FP8 units of few tokens are asked for row by row.
-constexpr int PIECES = COLUMN_IS_TOKEN ? 8 : 1;
-DEVICE void copy_unit(const Arguments& p, int expert, int within, const Ring& ring, u64 policy, int lane) {
-    const u32 to = ring.memory(), full = ring.full_barrier();
-    if (lane == 0) barrier_expect(full, UNIT_BYTES + UNIT_SCALES);
-    __syncwarp();
-    if (SCALES_IN_RING) {
-        const u64 unit = (u64)expert * UNITS + within;
-        if (lane == 0) bulk_copy(to, p.w13 + unit * UNIT_BYTES, UNIT_BYTES, full, policy);
-        if (lane == 1) bulk_copy(to + UNIT_BYTES, p.s13 + unit * UNIT_SCALES, UNIT_SCALES, full, policy);
-    } else {
-        // Rows as the checkpoint has them: the gate rows, and the up rows I further down.
-        constexpr u32 HALF = UNIT_BYTES / 2, PIECE = HALF / PIECES;
-        const u8* low = p.w13 + (u64)expert * UNITS * UNIT_BYTES + (u64)within * (GATED ? HALF : UNIT_BYTES);
-        if (lane < 2 * PIECES) {
-            const u32 half = lane / PIECES, at = lane % PIECES * PIECE;
-            bulk_copy(to + half * HALF + at, low + half * (GATED ? (u64)UNITS * HALF : HALF) + at, PIECE, full, policy);
-        }
-    }
-    __syncwarp();
-}
-
-DEVICE void copy_slices(const Routes& routes, const Arguments& p, const Work& work, int step, u32 to, u32 full, u64 policy,
-                        int lane) {
-    const int experts = min(STAGE_EXPERTS, routes.distinct - step * STAGE_EXPERTS);
-    if (lane == 0) barrier_expect(full, experts * work.row_blocks * (ROW_BLOCK_BYTES + ROW_BLOCK_SCALES));
-    __syncwarp();
-    if (lane < experts) {
-        const u64 row = (u64)routes.expert[step * STAGE_EXPERTS + lane] * OUT_BLOCKS + work.row_first;
-        bulk_copy(to + lane * SLOT_BYTES, p.w2 + row * ROW_BLOCK_BYTES, work.row_blocks * ROW_BLOCK_BYTES, full, policy);
-        if (SCALES_IN_RING)
-            bulk_copy(to + STAGE_EXPERTS * SLOT_BYTES + lane * SLOT_SCALES, p.s2 + row * ROW_BLOCK_SCALES,
-                      work.row_blocks * ROW_BLOCK_SCALES, full, policy);
-    }
-    __syncwarp();
-}
-
 // Named barriers: the consumers; all warps (ONE_WARP); and the producer with the warps that make its barriers.
 constexpr int SUMS_ARE_WRITTEN = 1, ROUTES_ARE_LISTED = 2, RING_IS_READY = 3;
 constexpr int READY_WARPS = STAGES + 3;
@@ -77,9 +39,10 @@ DEVICE void produce(Shared& s, const Arguments& p, const Work& work, Ring ring, 
         if (GATHERERS && item == max(1, work.units - 2) && lane == 0) barrier_arrive(shared_address(&s.nearly_there));
         if (item < work.units) {
             const int unit = work.unit(item);
-            copy_unit(p, routes.expert[unit / UNITS], unit % UNITS, ring, policy, lane);
+            copy_unit(p, routes.expert[unit / UNITS], unit % UNITS, ring.memory(), ring.full_barrier(), policy, lane);
         } else {
-            copy_slices(routes, p, work, item - work.units, ring.memory(), ring.full_barrier(), policy, lane);
+            copy_slices(routes.expert, routes.distinct, p, work, item - work.units, ring.memory(), ring.full_barrier(), policy,
+                        lane);
         }
         if (item == 0) stamp(p, 9, PRODUCER * 32);
     }
@@ -87,26 +50,6 @@ DEVICE void produce(Shared& s, const Arguments& p, const Work& work, Ring ring, 
         if (ONE_WARP) named_sync<RING_IS_READY, READY_WARPS * 32>();
         if (GATHERERS && lane == 0) barrier_arrive(shared_address(&s.nearly_there));
     }
-}
-
-// Clear what the launch before this one wrote; the next one writes there.
-DEVICE void clear_old(const Arguments& p, int parity, int distinct, int thread) {
-    u32* const used = (u32*)(p.state + 8);
-    uint4* const old = (uint4*)hidden_buffer(p, parity ^ 1);
-    const u32 values = used[parity ^ 1];
-    for (u32 i = blockIdx.x * FINISHERS * 32 + thread; i < values; i += BLOCKS * FINISHERS * 32)
-        old[i] = make_uint4(0, 0, 0, 0);
-    const u32 rows = COLUMN_IS_TOKEN ? distinct * MAX_M : p.tokens * TOP_K;
-    if (blockIdx.x == 0 && thread == 0) used[parity] = rows * (I * 2 / 16);
-}
-
-// What a launch reads first, on its way into L2 while the launch before is still at work; from every block, since the
-// translations of the addresses are kept by each multiprocessor.
-DEVICE void prefetch_inputs(const Arguments& p, int lane) {
-    const u32 ids = p.tokens * TOP_K * (ID_64 ? 8 : 4), weights = p.tokens * TOP_K * (ROUTE_WEIGHT == 2 ? 4 : 2);
-    for (u32 at = lane * 128; at < ids; at += 32 * 128) prefetch_l2((const u8*)p.ids + at);
-    for (u32 at = lane * 128; at < weights; at += 32 * 128) prefetch_l2((const u8*)p.weights + at);
-    if (lane == 0) prefetch_l2(p.state), prefetch_l2(p.x);
 }
 
 // A barrier takes some 70 clocks to make, so the warps share them: the producer makes those that its first copies need, warp
@@ -143,9 +86,6 @@ DEVICE void init_barriers(Shared& s, int warp, int lane) {
     __syncwarp();
     if (ONE_WARP && warp != PRODUCER) named_arrive<RING_IS_READY, READY_WARPS * 32>();
 }
-
-// Which of the two buffers this launch uses: every block takes a ticket, and a launch is BLOCKS tickets.
-DEVICE int take_parity(const Arguments& p) { return (int)(atomicAdd((u64*)p.state, 1ULL) / BLOCKS & 1); }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
     moe_decode(const u8* x, const float* xs, const u8* w13, const u8* s13, const u8* w2, const u8* s2, const void* ids,

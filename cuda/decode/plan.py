@@ -10,7 +10,7 @@ import itertools
 from dataclasses import dataclass
 from functools import cache
 
-BUCKETS = (4, 16, 64)  # MAX_M of the compiled variants
+BUCKETS = (1, 4, 16, 64)  # MAX_M of the compiled variants
 MAX_TOKENS = BUCKETS[-1]
 CONSUMERS = 12  # warps that compute (16 and 24 were tried: docs/cuda.md)
 FINISHERS = 3
@@ -68,7 +68,7 @@ class Plan:
 
     @property
     def gatherers(self) -> int:
-        return GATHERERS[self.shape.bits] if columns_are_tokens(self.max_tokens) else 0
+        return GATHERERS[self.shape.bits] if columns_are_tokens(self.max_tokens) and self.max_tokens > 1 else 0
 
     @property
     def threads(self) -> int:
@@ -120,8 +120,13 @@ def bucket(tokens: int) -> int:
 
 @cache
 def plan(shape: Shape, max_tokens: int, blocks: int) -> Plan:
-    """The variant for `max_tokens` (one of BUCKETS) on a chip with `blocks` multiprocessors. Raises NoPlan."""
+    """The variant for up to `max_tokens` (one of BUCKETS) on a chip with `blocks` multiprocessors. Raises NoPlan.
+
+    That for one token exists where a block's share of the weights fits into shared memory, else the next one serves.
+    """
     _check(shape)
+    if max_tokens == 1:
+        return _one_token(shape, blocks) or plan(shape, BUCKETS[1], blocks)
     inter_blocks = shape.intermediate_size // 128
     row_blocks = -(-shape.hidden_size // 8 // blocks)
     unit = _unit_bytes(shape)
@@ -142,6 +147,28 @@ def plan(shape: Shape, max_tokens: int, blocks: int) -> Plan:
         f"hidden_size {shape.hidden_size}, intermediate_size {shape.intermediate_size}: two stages of {stage} "
         f"bytes and the {fixed} bytes behind them exceed the {BLOCK_SHARED} bytes of shared memory"
     )
+
+
+def _one_token(shape: Shape, blocks: int) -> Plan | None:
+    """one_token.cuh: room for all units and stages that a block may have, so its ring is one stage of them all."""
+    inter_blocks = shape.intermediate_size // 128
+    row_blocks = -(-shape.hidden_size // 8 // blocks)
+    expert, unit = row_blocks * _row_block_bytes(shape), _unit_bytes(shape)
+    experts = min(CONSUMERS // inter_blocks, shape.top_k)
+    units = -(-shape.top_k * (shape.intermediate_size // (8 if shape.gated else 16)) // blocks)
+    stages = -(-shape.top_k // experts)
+    weights = units * _round(unit) + stages * _round(experts * expert)
+    parts = (
+        8 * (2 * units + stages), units * 16 * CONSUMERS * 4, CONSUMERS * row_blocks * 8 * 4, 2 * 4,
+        shape.top_k * (4 + 2 + 2),
+    )  # fmt: skip
+    shared = _round(weights + sum(parts) + 64)
+    if shared > BLOCK_SHARED:
+        return None
+    return Plan(
+        shape, 1, blocks, CONSUMERS, row_blocks, stage_experts=experts, stage_bytes=weights, stages=1,
+        depth=min(units + stages, DEPTH), hidden_buffers=1, shared_bytes=shared,
+    )  # fmt: skip
 
 
 def _stage_experts(inter_blocks: int, expert_bytes: int, unit_bytes: int) -> int:

@@ -1,7 +1,7 @@
 // Sorting the routes by expert, inside the kernel: which experts are needed, and for each the tokens that want it and their
 // weights. An id out of range is dropped; an expert that a token lists twice is one route with the sum of the weights.
 #pragma once
-#include "shape.cuh"
+#include "inputs.cuh"
 
 constexpr int ROUTES = MAX_M * TOP_K;
 constexpr int MOST_DISTINCT = ROUTES < E ? ROUTES : E;
@@ -27,16 +27,6 @@ struct Routes {
     int offset[COLUMN_IS_TOKEN ? 1 : MOST_DISTINCT + 1];
     u16 token[COLUMN_IS_TOKEN ? 1 : ROUTES];
 };
-
-DEVICE int route_id(const Arguments& p, int i) {
-    const long long id = ID_64 ? ((const long long*)p.ids)[i] : ((const int*)p.ids)[i];
-    return id >= 0 && id < E ? (int)id : -1;
-}
-DEVICE float route_weight(const Arguments& p, int i) {
-    if (ROUTE_WEIGHT == 2) return ((const float*)p.weights)[i];
-    const u16 v = ((const u16*)p.weights)[i];
-    return ROUTE_WEIGHT == 1 ? float_of_half(v) : float_of_bf16(v);
-}
 
 // The lanes that hold the same id as this one. (A vote for each bit: `match` takes a round for each value.)
 DEVICE u32 lanes_with(int id) {

@@ -38,7 +38,7 @@ constexpr int OUT_ROWS = ROW_BLOCKS * 8;
 // Else an expert's columns are its own list of tokens, 8 at a time, and h has a row for each route.
 constexpr bool COLUMN_IS_TOKEN = MAX_M <= 4;
 constexpr int STATE_HEADER = 256;                            // bytes of `state` before its buffers (kernel.cuh)
-static_assert(COLUMN_IS_TOKEN == (GATHERERS != 0), "h is gathered where columns are tokens");
+static_assert((COLUMN_IS_TOKEN && MAX_M > 1) == (GATHERERS != 0), "h is gathered where columns are tokens, of which there are several");
 static_assert(CONSUMERS % 4 == 0, "finish_column adds the warps' parts by quarters");
 static_assert(H % 128 == 0 && I % 128 == 0 && E <= THREADS && MAX_M <= 64, "plan.py refuses the rest");
 

@@ -7,12 +7,6 @@
 #pragma once
 #include "hidden.cuh"
 
-DEVICE void load_block_scales(float (&scale)[ROW_BLOCKS], const Arguments& p, const Work& work, int expert, int block) {
-    const float* scales = (const float*)p.s2 + (u64)expert * (H_BLOCKS * I_BLOCKS) + block;
-#pragma unroll
-    for (int r = 0; r < ROW_BLOCKS; ++r) scale[r] = scales[min(work.row_first + r, OUT_BLOCKS - 1) / 16 * I_BLOCKS];
-}
-
 // Columns are tokens.
 DEVICE void consume_slots_of_tokens(Shared& s, const Arguments& p, const Work& work, Ring& ring, int warp, int lane) {
     const Routes& routes = s.routes;

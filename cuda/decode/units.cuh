@@ -1,15 +1,7 @@
 // Phase 1: units of W13 (copied by the producer, multiplied by the consumers, finished by the finishers).
 #pragma once
+#include "activate.cuh"
 #include "block.cuh"
-
-DEVICE float activate(float gate, float up) {
-    if (RELU2) {
-        const float r = gate < 0.f ? 0.f : gate;  // a NaN stays one
-        return GATED ? r * r * up : r * r;
-    }
-    const float v = __fdividef(gate, 1.f + __expf(-gate));
-    return GATED ? v * up : v;
-}
 
 // Units that one set of weight scales serves: 128 rows of gate and of up, or of W13 (FP8).
 constexpr int RELOAD_UNITS = SCALES_IN_RING ? UNITS : (GATED ? 16 : 8);
@@ -58,13 +50,6 @@ DEVICE void finish(Shared& s, const Work& work, u16* h, int finisher, int lane) 
             if (++buffer == PARTIALS) buffer = 0, phase ^= 1;
         }
     }
-}
-
-// Columns of the tokens themselves: the same for every expert, and loaded before any is known.
-DEVICE void load_token_columns(Columns& columns, const Arguments& p, int warp, int lane) {
-    const int token = column_of(lane >> 2);
-    load_columns(columns, p, token, token < p.tokens, warp, lane);
-    load_column_scales(columns, p, 2 * (lane & 3), 2 * (lane & 3) + 1, p.tokens, warp);
 }
 
 // Where a consumer leaves its parts of a unit's sums, buffer after buffer.

@@ -1,0 +1,12 @@
+// What stands between W13 and W2.
+#pragma once
+#include "shape.cuh"
+
+DEVICE float activate(float gate, float up) {
+    if (RELU2) {
+        const float r = gate < 0.f ? 0.f : gate;  // a NaN stays one
+        return GATED ? r * r * up : r * r;
+    }
+    const float v = __fdividef(gate, 1.f + __expf(-gate));
+    return GATED ? v * up : v;
+}

@@ -1,0 +1,277 @@
+// A MoE layer for one token, in one launch: what kernel.cuh does, arranged for latency. A block's whole share of the weights
+// has room in shared memory (plan.py builds this where it has), so nothing is ever given back; the hand-off of h is the same.
+//
+//   producer   one warp: reads the routes, asks for units of W13, then for stages of W2
+//   finisher   one warp: adds the consumers' parts of a unit, activates, stores h; clears what the launch before left
+//   consumers  phase 1: a unit, k split over the warps
+//              phase 2: a warp takes two slots at a time, each a block of 128 k of one expert, and all the block's rows.
+//              Each lane asks for one 16-byte value of h and waits for no other warp: h is its own flag
+//
+// A route is an expert here: a token that lists one twice reads it twice.
+//
+// Phase 2's products have the weights as left operand. A token fills one column of eight, so the columns serve to spread h:
+// lane 4g + t holds one value, and column g is what that lane holds. Of a product with words 2w and 2w + 1 of the weights only
+// the column whose lanes hold that part of h counts (slot 0: columns 0 to 3, slot 1: 4 to 7); the others are left out when the
+// columns are added. So h needs no way through shared memory, and no shuffles.
+#pragma once
+#include "activate.cuh"
+#include "inputs.cuh"
+#include "work.cuh"
+
+static_assert(MAX_M == 1 && FINISHERS == 1 && COLUMN_IS_TOKEN);
+DEVICE constexpr u32 round_up(u32 size) { return (size + 127) / 128 * 128; }
+constexpr int UNITS_MOST = (TOP_K * UNITS + BLOCKS - 1) / BLOCKS, STAGES_MOST = (TOP_K + STAGE_EXPERTS - 1) / STAGE_EXPERTS;
+constexpr u32 UNIT_ROOM = round_up(UNIT_BYTES + UNIT_SCALES);
+constexpr u32 STAGE_ROOM = round_up(STAGE_EXPERTS * (SLOT_BYTES + SLOT_SCALES));
+constexpr u32 WEIGHTS_ROOM = UNITS_MOST * UNIT_ROOM + STAGES_MOST * STAGE_ROOM;
+static_assert(WEIGHTS_ROOM == STAGES * STAGE_BYTES, "plan.py reserves this");
+constexpr int BARRIERS = 2 * UNITS_MOST + STAGES_MOST;
+
+struct Shared {
+    u64 unit_full[UNITS_MOST], stage_full[STAGES_MOST], part_full[UNITS_MOST];  // barriers; each is used once
+    float part[UNITS_MOST][16 * CONSUMERS];  // the consumers' parts of each row of a unit
+    float sums[CONSUMERS][OUT_ROWS];         // each warp's part of out
+    int parity, distinct;
+    float weight[TOP_K];  // of the routes
+    u16 expert[TOP_K], route[TOP_K];  // of the routes whose id is in range, in order
+};
+static_assert(sizeof(Shared) <= SHARED_ROOM, "plan.py reserves what follows the weights");
+
+// The place of the n-th set bit.
+DEVICE int nth_set(u32 mask, int n) {
+    for (; n > 0; --n) mask &= mask - 1;
+    return __ffs(mask) - 1;
+}
+
+constexpr int SUMS_ARE_WRITTEN = 1, ROUTES_ARE_LISTED = 2;  // named barriers: of the consumers, of all
+
+// ---- producer
+DEVICE void produce(Shared& s, const Arguments& p, u32 base, int lane) {
+    const u64 policy = streaming_policy();
+    const int id = lane < TOP_K ? route_id(p, lane) : -1;
+    const u32 valid = __ballot_sync(~0u, id >= 0);
+    const int distinct = __popc(valid);
+    const Work work = work_of(distinct);
+    if (work.units) {  // before anything else
+        const int expert = __shfl_sync(~0u, id, nth_set(valid, work.unit_first / UNITS));
+        copy_unit(p, expert, work.unit_first % UNITS, base, shared_address(&s.unit_full[0]), policy, lane);
+    }
+    stamp(p, 9, PRODUCER * 32);
+    const int place = __popc(valid & ((1u << lane) - 1));
+    if (id >= 0) s.expert[place] = id, s.route[place] = lane;
+    if (lane == 0) s.distinct = distinct;
+    __syncwarp();
+    named_arrive<ROUTES_ARE_LISTED, THREADS>();
+    // At most DEPTH items are under way: what is asked for later would only slow down what is needed first.
+    for (int item = work.units ? 1 : 0; item < work.units + work.stages; ++item) {
+        if (item >= DEPTH) {
+            const int before = item - DEPTH;
+            barrier_wait(shared_address(before < work.units ? &s.unit_full[before] : &s.stage_full[before - work.units]), 0);
+        }
+        if (item < work.units) {
+            const int unit = work.unit(item);
+            copy_unit(p, s.expert[unit / UNITS], unit % UNITS, base + item * UNIT_ROOM, shared_address(&s.unit_full[item]),
+                      policy, lane);
+        } else {
+            const int step = item - work.units;
+            copy_slices(s.expert, distinct, p, work, step, base + UNITS_MOST * UNIT_ROOM + step * STAGE_ROOM,
+                        shared_address(&s.stage_full[step]), policy, lane);
+        }
+    }
+}
+
+// ---- finisher
+// lane = (row of 16, half of the warps).
+DEVICE void finish_unit(const float* part, u16* to, int lane) {
+    const float* from = part + (lane >> 1) * CONSUMERS + (lane & 1) * (CONSUMERS / 2);
+    float v = 0.f;
+#pragma unroll
+    for (int w = 0; w < CONSUMERS / 2; ++w) v += from[w];
+    v += __shfl_xor_sync(~0u, v, 1);
+    const float up = __shfl_xor_sync(~0u, v, 16);
+    v = activate(v, up);
+    const float partner = __shfl_down_sync(~0u, v, 2 * HIDDEN_PARTNER);
+    const u32 pair = HALF_H ? half_pair(v, partner) : bf16_pair(v, partner);
+    u32 word[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) word[i] = __shfl_sync(~0u, pair, (lane & 16) + 2 * hidden_leader(i));
+    if (word[0] == 0) word[0] = 0x80008000u;
+    // Not gated: rows 8 to 15 are 8 more of h.
+    if (lane == 0 || (!GATED && lane == 16)) store_relaxed(to + (lane >> 1), make_uint4(word[0], word[1], word[2], word[3]));
+}
+
+DEVICE void finish(Shared& s, const Work& work, u16* h, int lane) {
+    for (int i = 0; i < work.units; ++i) {
+        const int unit = work.unit(i);
+        barrier_wait(shared_address(&s.part_full[i]), 0);
+        finish_unit(s.part[i], h + unit / UNITS * I + unit % UNITS * (GATED ? 8 : 16), lane);
+    }
+}
+
+// ---- consumers
+DEVICE void consume_units(Shared& s, const Arguments& p, const Work& work, u32 base, Columns& columns, int warp, int lane) {
+    if (work.units) ask_weight_scales(columns, p, s.expert[work.unit_first / UNITS], work.unit_first % UNITS, warp);
+    for (int i = 0; i < work.units; ++i) {
+        take_weight_scales(columns);
+        if (!SCALES_IN_RING && i + 1 < work.units) {
+            const int next = work.unit(i + 1);
+            ask_weight_scales(columns, p, s.expert[next / UNITS], next % UNITS, warp);
+        }
+        barrier_wait(shared_address(&s.unit_full[i]), 0);
+        if (i == 0) stamp(p, 3);
+        if (i == 1) stamp(p, 11);
+        if (i + 1 == work.units) stamp(p, 12);
+        float acc[SUMS] = {};
+        unit_product(acc, base + i * UNIT_ROOM, columns, warp, lane);
+        if ((lane & 3) == 0) {  // column 0
+            float* const to = s.part[i] + (lane >> 2) * CONSUMERS + warp;
+            to[0] = acc[0], to[8 * CONSUMERS] = acc[HALVES];
+        }
+        warp_arrive(shared_address(&s.part_full[i]), lane);
+    }
+}
+
+// A slot's products, h spread over the columns: total += weight * W2 h of this lane's columns, where they are of half `half`.
+DEVICE void spread_product(float (&total)[ROW_BLOCKS], const Slot& f, const float (&scale)[ROW_BLOCKS][2], const uint4& h,
+                           float weight, int half, int lane) {
+    float c[4][TILES][4] = {};
+#pragma unroll
+    for (int q = 0; q < 2; ++q)
+#pragma unroll
+        for (int w = 0; w < 4; ++w)
+#pragma unroll
+            for (int tile = 0; tile < TILES; ++tile) spread_mma(c[w][tile], f.a[tile][2 * w + q], q ? h.z : h.x, q ? h.w : h.y);
+    // Columns 2t and 2t + 1 hold words 2 (t & 1) and the next.
+    const bool odd = lane & 1, counts = (lane >> 1 & 1) == half;
+    auto pick = [&](int row, int e) {  // of row block `row`
+        const int tile = row / 2, at = (row & 1) * 2 + e;
+        return odd ? c[2 + e][tile][at] : c[e][tile][at];
+    };
+    const float zero[2] = {ZERO_ROWS ? pick(ROW_BLOCKS, 0) : 0.f, ZERO_ROWS ? pick(ROW_BLOCKS, 1) : 0.f};
+#pragma unroll
+    for (int r = 0; r < ROW_BLOCKS; ++r) {
+        const float value = scale[r][0] * (pick(r, 0) + zero[0]) + scale[r][1] * (pick(r, 1) + zero[1]);
+        if (counts) total[r] = fmaf(weight, value, total[r]);
+    }
+}
+
+// FP8's scales of the rows of W2 in two slots.
+struct PairScales {
+    float of[2][ROW_BLOCKS];
+    DEVICE_MEMBER void load(const Shared& s, const Arguments& p, const Work& work, int first, int slots) {
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int slot = first + half * CONSUMERS;
+            if (!SCALES_IN_RING && slot < slots) load_block_scales(of[half], p, work, s.expert[slot / I_BLOCKS], slot % I_BLOCKS);
+        }
+    }
+};
+
+// `block_scale`: of the first two slots, asked for before phase 1.
+DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, const u16* h, u32 stages, PairScales& block_scale,
+                          int slots, int warp, int lane) {
+    float total[ROW_BLOCKS] = {};
+    for (int first = warp; first < slots; first += 2 * CONSUMERS) {
+        if (first != warp) block_scale.load(s, p, work, first, slots);
+        const int mine = lane < 16 ? first : first + CONSUMERS;  // whose h this lane asks for
+        const u16* const from = h + mine * 128 + spread_value(lane & 15) * 8;
+        uint4 v = make_uint4(0, 0, 0, 0);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+            const int slot = first + half * CONSUMERS;
+            if (slot >= slots) break;
+            const int d = slot / I_BLOCKS, block = slot % I_BLOCKS, stage = d / STAGE_EXPERTS;
+            const float weight = s.weight[s.route[d]];
+            barrier_wait(shared_address(&s.stage_full[stage]), 0);
+            if (slot < CONSUMERS) stamp(p, 5);
+            if (mine < slots && v.x == 0) v = load_relaxed(from);
+            Slot weights;
+            load_slot(weights, stages + stage * STAGE_ROOM, d % STAGE_EXPERTS, block, lane);
+            float scale[ROW_BLOCKS][2];
+            spread_scales(scale, weights, block_scale.of[half], 2 * (lane & 1));
+            Spin spin;
+            while (__any_sync(~0u, lane >> 4 == half && v.x == 0)) {
+                spin.once();
+                if (mine < slots && v.x == 0) v = load_relaxed(from);
+            }
+            if (half == 0) stamp(p, 6);
+            if (half == 1) stamp(p, 13);
+            spread_product(total, weights, scale, v, weight, half, lane);
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROW_BLOCKS; ++r) {
+        total[r] += __shfl_xor_sync(~0u, total[r], 1);
+        total[r] += __shfl_xor_sync(~0u, total[r], 2);
+        if ((lane & 3) == 0) s.sums[warp][r * 8 + (lane >> 2)] = total[r];
+    }
+}
+
+DEVICE void store_out(const Shared& s, const Arguments& p, const Work& work, int thread) {
+    if (thread >= work.row_blocks * 8) return;
+    float v = 0.f;
+#pragma unroll
+    for (int w = 0; w < CONSUMERS; ++w) v += s.sums[w][thread];
+    p.out[work.row_first * 8 + thread] = HALF_X ? half_of(v) : bf16_of(v);
+}
+
+// Each barrier is made by a warp of its own, while the launch before is still at work.
+DEVICE void init_barriers(Shared& s, int warp, int lane) {
+    if (lane == 0)
+        for (int i = warp; i < BARRIERS; i += WARPS)
+            barrier_init(shared_address(&s.unit_full[0]) + i * 8, i < UNITS_MOST + STAGES_MOST ? 1 : CONSUMERS * ARRIVALS);
+    fence_barrier_init();
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    moe_decode(const u8* x, const float* xs, const u8* w13, const u8* s13, const u8* w2, const u8* s2, const void* ids,
+               const void* weights, u16* out, u8* state, u64 half, int tokens, int x_stride, int xs_token, int xs_group,
+               int out_stride) {
+    extern __shared__ __align__(128) u8 memory[];
+    Shared& s = *(Shared*)(memory + WEIGHTS_ROOM);
+    const Arguments p{x, xs, w13, s13, w2, s2, ids, weights, out, state, half, tokens, x_stride, xs_token, xs_group, out_stride};
+    const int thread = threadIdx.x, warp = kept(thread >> 5), lane = kept(thread & 31);
+    const u32 base = kept(shared_address(memory));
+    stamp(p, 0);
+    stamp_processor(p);
+    init_barriers(s, warp, lane);
+    if (warp == FINISHER) prefetch_inputs(p, lane);
+    __syncthreads();
+    wait_for_predecessor();
+    stamp(p, 1);
+    if (warp == PRODUCER) {
+        produce(s, p, base, lane);
+        stamp(p, 10, PRODUCER * 32);
+        return;
+    }
+    Columns columns;
+    if (warp == FINISHER) {
+        if (lane == 0) s.parity = take_parity(p);
+        if (lane < TOP_K) s.weight[lane] = route_weight(p, lane);
+        __syncwarp();
+    } else {
+        load_token_columns(columns, p, warp, lane);
+        __syncwarp();
+    }
+    named_sync<ROUTES_ARE_LISTED, THREADS>();
+    stamp(p, 2);
+    const Work work = work_of(s.distinct);
+    u16* const h = (u16*)hidden_buffer(p, s.parity);
+    if (warp == FINISHER) {
+        finish(s, work, h, lane);
+        stamp(p, 14, FINISHER * 32);
+        clear_old(p, s.parity, s.distinct, lane);
+        return;
+    }
+    let_successor_start();
+    const int slots = work.stages ? s.distinct * I_BLOCKS : 0;
+    PairScales block_scale;
+    block_scale.load(s, p, work, warp, slots);
+    consume_units(s, p, work, base, columns, warp, lane);
+    stamp(p, 4);
+    consume_slots(s, p, work, h, base + UNITS_MOST * UNIT_ROOM, block_scale, slots, warp, lane);
+    stamp(p, 7);
+    named_sync<SUMS_ARE_WRITTEN, CONSUMER_THREADS>();
+    store_out(s, p, work, thread);
+    stamp(p, 8);
+}

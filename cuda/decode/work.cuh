@@ -1,0 +1,90 @@
+// A thread block's share of a launch, and how its weights come into shared memory.
+#pragma once
+#include "state.cuh"
+
+// An expert's rows of W2 that a block owns: a slot of a stage.
+constexpr u32 SLOT_BYTES = ROW_BLOCKS * ROW_BLOCK_BYTES, SLOT_SCALES = ROW_BLOCKS * ROW_BLOCK_SCALES;
+
+// This block's share: `units` units of the listed experts', and 8-row blocks of W2 of all of them, which are `stages` stages
+// of the ring.
+//
+// Where columns are tokens, the blocks take turns at the units, so that h of the first experts is complete long
+// before that of the last ones: phase 2 begins without waiting for the slowest block. With lists a block's units stand
+// together, since an expert's tokens are loaded once for all of them.
+struct Work {
+    int unit_first, units, row_first, row_blocks, stages;
+    DEVICE_MEMBER int unit(int i) const { return unit_first + i * (COLUMN_IS_TOKEN ? BLOCKS : 1); }
+};
+DEVICE Work work_of(int distinct) {
+    Work w;
+    const u32 units = distinct * UNITS;
+    if (COLUMN_IS_TOKEN) {
+        w.unit_first = blockIdx.x;
+        w.units = (units + BLOCKS - 1 - blockIdx.x) / BLOCKS;
+    } else {
+        w.unit_first = units * blockIdx.x / BLOCKS;
+        w.units = units * (blockIdx.x + 1) / BLOCKS - w.unit_first;
+    }
+    w.row_first = OUT_BLOCKS * blockIdx.x / BLOCKS;
+    w.row_blocks = OUT_BLOCKS * (blockIdx.x + 1) / BLOCKS - w.row_first;
+    w.stages = w.row_blocks ? (distinct + STAGE_EXPERTS - 1) / STAGE_EXPERTS : 0;
+    return w;
+}
+
+// ---- copies: all lanes of the producer call. `to`: shared memory, `full`: the barrier that learns of the bytes
+
+// Of two copies under way each gets half of the memory's rate, so the first of two units in large pieces comes as late as the
+// second: FP8 units of few tokens are asked for row by row.
+constexpr int PIECES = COLUMN_IS_TOKEN ? 8 : 1;
+DEVICE void copy_unit(const Arguments& p, int expert, int within, u32 to, u32 full, u64 policy, int lane) {
+    if (lane == 0) barrier_expect(full, UNIT_BYTES + UNIT_SCALES);
+    __syncwarp();
+    if (SCALES_IN_RING) {
+        const u64 unit = (u64)expert * UNITS + within;
+        if (lane == 0) bulk_copy(to, p.w13 + unit * UNIT_BYTES, UNIT_BYTES, full, policy);
+        if (lane == 1) bulk_copy(to + UNIT_BYTES, p.s13 + unit * UNIT_SCALES, UNIT_SCALES, full, policy);
+    } else {
+        // Rows as the checkpoint has them: the gate rows, and the up rows I further down.
+        constexpr u32 HALF = UNIT_BYTES / 2, PIECE = HALF / PIECES;
+        const u8* low = p.w13 + (u64)expert * UNITS * UNIT_BYTES + (u64)within * (GATED ? HALF : UNIT_BYTES);
+        if (lane < 2 * PIECES) {
+            const u32 half = lane / PIECES, at = lane % PIECES * PIECE;
+            bulk_copy(to + half * HALF + at, low + half * (GATED ? (u64)UNITS * HALF : HALF) + at, PIECE, full, policy);
+        }
+    }
+    __syncwarp();
+}
+
+// `listed`: the experts, in the order of their slots.
+DEVICE void copy_slices(const u16* listed, int distinct, const Arguments& p, const Work& work, int step, u32 to, u32 full,
+                        u64 policy, int lane) {
+    const int experts = min(STAGE_EXPERTS, distinct - step * STAGE_EXPERTS);
+    if (lane == 0) barrier_expect(full, experts * work.row_blocks * (ROW_BLOCK_BYTES + ROW_BLOCK_SCALES));
+    __syncwarp();
+    if (lane < experts) {
+        const u64 row = (u64)listed[step * STAGE_EXPERTS + lane] * OUT_BLOCKS + work.row_first;
+        bulk_copy(to + lane * SLOT_BYTES, p.w2 + row * ROW_BLOCK_BYTES, work.row_blocks * ROW_BLOCK_BYTES, full, policy);
+        if (SCALES_IN_RING)
+            bulk_copy(to + STAGE_EXPERTS * SLOT_BYTES + lane * SLOT_SCALES, p.s2 + row * ROW_BLOCK_SCALES,
+                      work.row_blocks * ROW_BLOCK_SCALES, full, policy);
+    }
+    __syncwarp();
+}
+
+// FP8's scales of W2 are not copied: those of this block's rows in one block of k of an expert.
+DEVICE void load_block_scales(float (&scale)[ROW_BLOCKS], const Arguments& p, const Work& work, int expert, int block) {
+    const float* scales = (const float*)p.s2 + (u64)expert * (H_BLOCKS * I_BLOCKS) + block;
+#pragma unroll
+    for (int r = 0; r < ROW_BLOCKS; ++r) scale[r] = scales[min(work.row_first + r, OUT_BLOCKS - 1) / 16 * I_BLOCKS];
+}
+
+// STRICT=1: every lane arrives, not one for its warp. compute-sanitizer's racecheck follows arrivals lane by lane and does
+// not see that __syncwarp orders the others before the one.
+#ifndef STRICT
+#define STRICT 0
+#endif
+constexpr int ARRIVALS = STRICT ? 32 : 1;  // of a warp
+DEVICE void warp_arrive(u32 barrier, int lane) {
+    __syncwarp();
+    if (STRICT || lane == 0) barrier_arrive(barrier);
+}
