@@ -4,6 +4,8 @@
 #include "shape.cuh"
 
 constexpr u32 UNIT_BYTES = 16 * H;
+// From a row of a unit to the next, in shared memory. Padded, two rows' lanes fall on different banks (fp8_one.cuh).
+constexpr u32 UNIT_ROW = MAX_M == 1 ? H + 64 : H;
 constexpr u32 ROW_BLOCK_BYTES = 8 * I;  // 8 rows of W2
 constexpr bool SCALES_IN_RING = false;  // too few to copy: they are loaded where they are needed
 constexpr u32 UNIT_SCALES = 0, ROW_BLOCK_SCALES = 0;
@@ -22,32 +24,35 @@ struct Columns {
 
 // `token` is this lane's column; one that is not live is 0. A lane's 16 bytes in a row are what unit_product takes of the
 // weights, so the order of k within 64 is of no account.
-DEVICE void load_columns(Columns& f, const Arguments& p, int token, bool live, int warp, int lane) {
+DEVICE uint4 ask_column(const Arguments& p, int token, bool live, int block, int j, int lane) {
     const u8* row = p.x + (live ? (u64)token * p.x_stride : 0) + (lane & 3) * 16;
+    uint4 v = make_uint4(0, 0, 0, 0);
+    if (live && has_block(block)) v = load_global(row + block * 128 + j * 64);
+    return v;
+}
+DEVICE void take_column(Columns& f, const uint4& v, int o, int j) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+        f.b[o][4 * j + i][0] = half_of_e4m3(v.x, i), f.b[o][4 * j + i][1] = half_of_e4m3(v.y, i);
+        f.b[o][4 * j + 2 + i][0] = half_of_e4m3(v.z, i), f.b[o][4 * j + 2 + i][1] = half_of_e4m3(v.w, i);
+    }
+}
+DEVICE void load_columns(Columns& f, const Arguments& p, int token, bool live, int warp, int lane) {
 #pragma unroll
     for (int o = 0; o < OWN; ++o)
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-            const int block = warp + o * CONSUMERS;
-            uint4 v = make_uint4(0, 0, 0, 0);
-            if (live && block < H_BLOCKS) v = load_global(row + block * 128 + j * 64);
-#pragma unroll
-            for (int i = 0; i < 2; ++i) {
-                f.b[o][4 * j + i][0] = half_of_e4m3(v.x, i), f.b[o][4 * j + i][1] = half_of_e4m3(v.y, i);
-                f.b[o][4 * j + 2 + i][0] = half_of_e4m3(v.z, i), f.b[o][4 * j + 2 + i][1] = half_of_e4m3(v.w, i);
-            }
-        }
+        for (int j = 0; j < 2; ++j) take_column(f, ask_column(p, token, live, own_block(warp, o), j, lane), o, j);
 }
 
 // Scales of the tokens of columns 2t and 2t + 1 (those past the last token are 0).
 DEVICE void load_column_scales(Columns& f, const Arguments& p, int even, int odd, int tokens, int warp) {
 #pragma unroll
     for (int o = 0; o < OWN; ++o) {
-        const int block = warp + o * CONSUMERS;
+        const int block = own_block(warp, o);
 #pragma unroll
         for (int c = 0; c < 2; ++c) {
             const int token = c ? odd : even;
-            const bool live = token < tokens && block < H_BLOCKS;
+            const bool live = token < tokens && has_block(block);
             f.scale[o][c] = live ? p.xs[(u64)token * p.xs_token + (u64)block * p.xs_group] : 0.f;
         }
     }
@@ -61,7 +66,7 @@ DEVICE void ask_weight_scales(Columns& f, const Arguments& p, int expert, int wi
     const float* high = GATED ? low + I_BLOCKS * H_BLOCKS : low;
 #pragma unroll
     for (int o = 0; o < OWN; ++o) {
-        const int block = min(warp + o * CONSUMERS, H_BLOCKS - 1);
+        const int block = min(own_block(warp, o), H_BLOCKS - 1);
         f.asked[o][0] = low[block], f.asked[o][1] = high[block];
     }
 }
@@ -79,13 +84,13 @@ DEVICE void unit_product(float (&acc)[SUMS], u32 stage, const Columns& f, int wa
     const int g = lane >> 2, t = lane & 3;
 #pragma unroll
     for (int o = 0; o < OWN; ++o) {
-        const int block = warp + o * CONSUMERS;
-        if (block >= H_BLOCKS) break;
+        const int block = own_block(warp, o);
+        if (!has_block(block)) break;
         float c[4] = {0.f, 0.f, 0.f, 0.f};
 #pragma unroll
         for (int j = 0; j < 2; ++j) {
-            const u32 at = stage + g * H + block * 128 + j * 64 + t * 16;
-            const uint4 low = load_shared(at), high = load_shared(at + 8 * H);
+            const u32 at = stage + g * UNIT_ROW + block * 128 + j * 64 + t * 16;
+            const uint4 low = load_shared(at), high = load_shared(at + 8 * UNIT_ROW);
 #pragma unroll
             for (int i = 0; i < 2; ++i)
                 mma_half(c, half_of_e4m3(low.x, i), half_of_e4m3(high.x, i), half_of_e4m3(low.y, i), half_of_e4m3(high.y, i),
@@ -110,6 +115,7 @@ DEVICE u32 odd_pair(u32 w) { return multiply_bf16(and_or<0x80008000u>(w, (w >> 4
 // hidden_leader(i).
 constexpr int HIDDEN_PARTNER = 2;
 DEVICE constexpr int hidden_leader(int word) { return (word >> 1) * 4 + (word & 1); }
+DEVICE constexpr int hidden_word(int leader) { return (leader >> 2) * 2 + (leader & 1); }
 
 // Where the j-th vector of 8 values of a lane's share of a block of h begins: 16 in a row, as the weights' 16 bytes are.
 DEVICE int hidden_offset(int j, int t) { return (j >> 1) * 64 + t * 16 + (j & 1) * 8; }
@@ -169,14 +175,4 @@ typedef Slot FewSlot;
 DEVICE void load_few_slot(Slot& f, u32 stage, int slot, int block, int lane) { load_slot(f, stage, slot, block, lane); }
 DEVICE void few_product(float (&acc)[ROW_BLOCKS][HALVES], const Slot& f, const float* block_scale, const Hidden& h) {
     slot_product(acc, f, block_scale, h);
-}
-
-// ---- one token (one_token.cuh)
-constexpr bool ZERO_ROWS = false;
-// Steps 2w and 2w + 1 take 16 bytes of h, of lane t: 16 values of k in a row are the two values of steps 4j .. 4j + 3.
-DEVICE int spread_value(int i) { return (i >> 3) * 8 + (i & 3) * 2 + (i >> 2 & 1); }
-DEVICE void spread_mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) { mma_bf16(c, a[0], a[1], a[2], a[3], b0, b1); }
-DEVICE void spread_scales(float (&scale)[ROW_BLOCKS][2], const Slot&, const float* block_scale, int) {
-#pragma unroll
-    for (int r = 0; r < ROW_BLOCKS; ++r) scale[r][0] = scale[r][1] = block_scale[r];
 }

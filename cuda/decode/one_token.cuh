@@ -1,11 +1,13 @@
 // A MoE layer for one token, in one launch: what kernel.cuh does, arranged for latency. A block's whole share of the weights
-// has room in shared memory (plan.py builds this where it has), so nothing is ever given back; the hand-off of h is the same.
+// has room in shared memory (plan.py builds this where it has), so nothing is ever given back. h passes through the same two
+// buffers of `state`, but a pair of values at a time: each 32-bit word is its own flag, 0 while it is not there. It is stored
+// COPIES times and each block reads one of them: all blocks want it at once.
 //
 //   producer   one warp: reads the routes, asks for units of W13, then for stages of W2
 //   finisher   one warp: adds the consumers' parts of a unit, activates, stores h; clears what the launch before left
 //   consumers  phase 1: a unit, k split over the warps
 //              phase 2: a warp takes two slots at a time, each a block of 128 k of one expert, and all the block's rows.
-//              Each lane asks for one 16-byte value of h and waits for no other warp: h is its own flag
+//              Each lane asks for 16 bytes of h, and a warp waits for no other
 //
 // A route is an expert here: a token that lists one twice reads it twice.
 //
@@ -21,7 +23,7 @@
 static_assert(MAX_M == 1 && FINISHERS == 1 && COLUMN_IS_TOKEN);
 DEVICE constexpr u32 round_up(u32 size) { return (size + 127) / 128 * 128; }
 constexpr int UNITS_MOST = (TOP_K * UNITS + BLOCKS - 1) / BLOCKS, STAGES_MOST = (TOP_K + STAGE_EXPERTS - 1) / STAGE_EXPERTS;
-constexpr u32 UNIT_ROOM = round_up(UNIT_BYTES + UNIT_SCALES);
+constexpr u32 UNIT_ROOM = round_up(UNIT_SPACE);
 constexpr u32 STAGE_ROOM = round_up(STAGE_EXPERTS * (SLOT_BYTES + SLOT_SCALES));
 constexpr u32 WEIGHTS_ROOM = UNITS_MOST * UNIT_ROOM + STAGES_MOST * STAGE_ROOM;
 static_assert(WEIGHTS_ROOM == STAGES * STAGE_BYTES, "plan.py reserves this");
@@ -29,6 +31,7 @@ constexpr int BARRIERS = 2 * UNITS_MOST + STAGES_MOST;
 
 struct Shared {
     u64 unit_full[UNITS_MOST], stage_full[STAGES_MOST], part_full[UNITS_MOST];  // barriers; each is used once
+    alignas(16) u8 x[CONSUMERS][X_ROOM];
     float part[UNITS_MOST][16 * CONSUMERS];  // the consumers' parts of each row of a unit
     float sums[CONSUMERS][OUT_ROWS];         // each warp's part of out
     int parity, distinct;
@@ -45,43 +48,59 @@ DEVICE int nth_set(u32 mask, int n) {
 
 constexpr int SUMS_ARE_WRITTEN = 1, ROUTES_ARE_LISTED = 2;  // named barriers: of the consumers, of all
 
+// The routes whose id is in range, for the other warps.
+DEVICE void list_routes(Shared& s, int id, u32 valid, int lane) {
+    const int place = __popc(valid & ((1u << lane) - 1));
+    if (id >= 0) s.expert[place] = id, s.route[place] = lane;
+    if (lane == 0) s.distinct = __popc(valid);
+    __syncwarp();
+    named_arrive<ROUTES_ARE_LISTED, THREADS>();
+}
+
 // ---- producer
+constexpr u32 EVERY_ROUTE = TOP_K == 32 ? ~0u : (1u << TOP_K) - 1;
+
+// From the routes to the first copy everything waits: what does not depend on them is made ready before, barriers know their
+// bytes (init_barriers), and the list for the others comes after it.
 DEVICE void produce(Shared& s, const Arguments& p, u32 base, int lane) {
     const u64 policy = streaming_policy();
+    const UnitCopy copy = unit_copy(p, lane);
+    Work work = work_of(TOP_K);
+    wait_for_predecessor();
     const int id = lane < TOP_K ? route_id(p, lane) : -1;
     const u32 valid = __ballot_sync(~0u, id >= 0);
     const int distinct = __popc(valid);
-    const Work work = work_of(distinct);
-    if (work.units) {  // before anything else
-        const int expert = __shfl_sync(~0u, id, nth_set(valid, work.unit_first / UNITS));
-        copy_unit(p, expert, work.unit_first % UNITS, base, shared_address(&s.unit_full[0]), policy, lane);
-    }
-    stamp(p, 9, PRODUCER * 32);
-    const int place = __popc(valid & ((1u << lane) - 1));
-    if (id >= 0) s.expert[place] = id, s.route[place] = lane;
-    if (lane == 0) s.distinct = distinct;
-    __syncwarp();
-    named_arrive<ROUTES_ARE_LISTED, THREADS>();
+    if (valid != EVERY_ROUTE) work = work_of(distinct);
     // At most DEPTH items are under way: what is asked for later would only slow down what is needed first.
-    for (int item = work.units ? 1 : 0; item < work.units + work.stages; ++item) {
-        if (item >= DEPTH) {
-            const int before = item - DEPTH;
-            barrier_wait(shared_address(before < work.units ? &s.unit_full[before] : &s.stage_full[before - work.units]), 0);
+    int landed = 0;
+    for (int i = 0; i < work.units; ++i) {
+        const int unit = work.unit(i), place = unit / UNITS;
+        const int expert = __shfl_sync(~0u, id, valid == EVERY_ROUTE ? place : nth_set(valid, place));
+        if (i >= DEPTH) barrier_wait(shared_address(&s.unit_full[landed++]), 0);
+        if (copy.bytes)
+            bulk_copy(base + i * UNIT_ROOM + copy.to, copy.from + expert * copy.expert + unit % UNITS * copy.within, copy.bytes,
+                      shared_address(&s.unit_full[i]), policy);
+        __syncwarp();
+        if (i > 0) continue;
+        stamp(p, 9, PRODUCER * 32);
+        list_routes(s, id, valid, lane);
+    }
+    if (work.units == 0) list_routes(s, id, valid, lane);
+    for (int step = 0; step < work.stages; ++step) {
+        if (work.units + step >= DEPTH) {
+            barrier_wait(shared_address(landed < work.units ? &s.unit_full[landed] : &s.stage_full[landed - work.units]), 0);
+            ++landed;
         }
-        if (item < work.units) {
-            const int unit = work.unit(item);
-            copy_unit(p, s.expert[unit / UNITS], unit % UNITS, base + item * UNIT_ROOM, shared_address(&s.unit_full[item]),
-                      policy, lane);
-        } else {
-            const int step = item - work.units;
-            copy_slices(s.expert, distinct, p, work, step, base + UNITS_MOST * UNIT_ROOM + step * STAGE_ROOM,
-                        shared_address(&s.stage_full[step]), policy, lane);
-        }
+        copy_slices(s.expert, distinct, p, work, step, base + UNITS_MOST * UNIT_ROOM + step * STAGE_ROOM,
+                    shared_address(&s.stage_full[step]), policy, lane);
     }
 }
 
 // ---- finisher
-// lane = (row of 16, half of the warps).
+constexpr int COPY = TOP_K * I;  // values of h in one of its copies
+static_assert(COPIES == 1 || COPIES == 4);
+
+// lane = (row of 16, half of the warps). A word of h is two rows' values, in the four lanes that held them: one a copy.
 DEVICE void finish_unit(const float* part, u16* to, int lane) {
     const float* from = part + (lane >> 1) * CONSUMERS + (lane & 1) * (CONSUMERS / 2);
     float v = 0.f;
@@ -90,14 +109,15 @@ DEVICE void finish_unit(const float* part, u16* to, int lane) {
     v += __shfl_xor_sync(~0u, v, 1);
     const float up = __shfl_xor_sync(~0u, v, 16);
     v = activate(v, up);
-    const float partner = __shfl_down_sync(~0u, v, 2 * HIDDEN_PARTNER);
-    const u32 pair = HALF_H ? half_pair(v, partner) : bf16_pair(v, partner);
-    u32 word[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) word[i] = __shfl_sync(~0u, pair, (lane & 16) + 2 * hidden_leader(i));
-    if (word[0] == 0) word[0] = 0x80008000u;
+    constexpr int PARTNER = 2 * HIDDEN_PARTNER;  // in lanes
+    const float partner = __shfl_xor_sync(~0u, v, PARTNER);
+    const bool second = lane & PARTNER;
+    const float low = second ? partner : v, high = second ? v : partner;
+    const u32 pair = HALF_H ? half_pair(low, high) : bf16_pair(low, high);
+    const int row = (lane >> 1 & 7) - (second ? HIDDEN_PARTNER : 0), copy = (lane & 1) + (second ? 2 : 0);
     // Not gated: rows 8 to 15 are 8 more of h.
-    if (lane == 0 || (!GATED && lane == 16)) store_relaxed(to + (lane >> 1), make_uint4(word[0], word[1], word[2], word[3]));
+    if (copy < COPIES && (!GATED || lane < 16))
+        store_relaxed((u32*)(to + copy * COPY + (lane >> 4) * 8) + hidden_word(row), pair ? pair : 0x80008000u);
 }
 
 DEVICE void finish(Shared& s, const Work& work, u16* h, int lane) {
@@ -130,6 +150,9 @@ DEVICE void consume_units(Shared& s, const Arguments& p, const Work& work, u32 b
         warp_arrive(shared_address(&s.part_full[i]), lane);
     }
 }
+
+// Its words come one by one.
+DEVICE bool is_there(const uint4& v) { return v.x && v.y && v.z && v.w; }
 
 // A slot's products, h spread over the columns: total += weight * W2 h of this lane's columns, where they are of half `half`.
 DEVICE void spread_product(float (&total)[ROW_BLOCKS], const Slot& f, const float (&scale)[ROW_BLOCKS][2], const uint4& h,
@@ -174,7 +197,7 @@ DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, const
     for (int first = warp; first < slots; first += 2 * CONSUMERS) {
         if (first != warp) block_scale.load(s, p, work, first, slots);
         const int mine = lane < 16 ? first : first + CONSUMERS;  // whose h this lane asks for
-        const u16* const from = h + mine * 128 + spread_value(lane & 15) * 8;
+        const u16* const from = h + blockIdx.x % COPIES * COPY + mine * 128 + spread_value(lane & 15) * 8;
         uint4 v = make_uint4(0, 0, 0, 0);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -184,18 +207,18 @@ DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, const
             const float weight = s.weight[s.route[d]];
             barrier_wait(shared_address(&s.stage_full[stage]), 0);
             if (slot < CONSUMERS) stamp(p, 5);
-            if (mine < slots && v.x == 0) v = load_relaxed(from);
+            if (mine < slots && !is_there(v)) v = load_relaxed(from);
             Slot weights;
             load_slot(weights, stages + stage * STAGE_ROOM, d % STAGE_EXPERTS, block, lane);
             float scale[ROW_BLOCKS][2];
             spread_scales(scale, weights, block_scale.of[half], 2 * (lane & 1));
             Spin spin;
-            while (__any_sync(~0u, lane >> 4 == half && v.x == 0)) {
+            while (__any_sync(~0u, lane >> 4 == half && !is_there(v))) {
                 spin.once();
-                if (mine < slots && v.x == 0) v = load_relaxed(from);
+                if (mine < slots && !is_there(v)) v = load_relaxed(from);
             }
             if (half == 0) stamp(p, 6);
-            if (half == 1) stamp(p, 13);
+            stamp(p, 13);
             spread_product(total, weights, scale, v, weight, half, lane);
         }
     }
@@ -215,11 +238,14 @@ DEVICE void store_out(const Shared& s, const Arguments& p, const Work& work, int
     p.out[work.row_first * 8 + thread] = HALF_X ? half_of(v) : bf16_of(v);
 }
 
-// Each barrier is made by a warp of its own, while the launch before is still at work.
+// Each barrier is made by a warp of its own, while the launch before is still at work; those of units learn of their bytes.
 DEVICE void init_barriers(Shared& s, int warp, int lane) {
     if (lane == 0)
-        for (int i = warp; i < BARRIERS; i += WARPS)
-            barrier_init(shared_address(&s.unit_full[0]) + i * 8, i < UNITS_MOST + STAGES_MOST ? 1 : CONSUMERS * ARRIVALS);
+        for (int i = warp; i < BARRIERS; i += WARPS) {
+            const u32 barrier = shared_address(&s.unit_full[0]) + i * 8;
+            barrier_init(barrier, i < UNITS_MOST + STAGES_MOST ? 1 : CONSUMERS * ARRIVALS);
+            if (i < UNITS_MOST) barrier_expect(barrier, UNIT_BYTES + UNIT_SCALES);
+        }
     fence_barrier_init();
 }
 
@@ -237,20 +263,21 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     init_barriers(s, warp, lane);
     if (warp == FINISHER) prefetch_inputs(p, lane);
     __syncthreads();
-    wait_for_predecessor();
-    stamp(p, 1);
     if (warp == PRODUCER) {
         produce(s, p, base, lane);
         stamp(p, 10, PRODUCER * 32);
         return;
     }
+    wait_for_predecessor();
+    stamp(p, 1);
     Columns columns;
+    AskedX asked;
     if (warp == FINISHER) {
         if (lane == 0) s.parity = take_parity(p);
         if (lane < TOP_K) s.weight[lane] = route_weight(p, lane);
         __syncwarp();
     } else {
-        load_token_columns(columns, p, warp, lane);
+        asked.ask(columns, p, warp, lane);  // before the weights, which would hold it up
         __syncwarp();
     }
     named_sync<ROUTES_ARE_LISTED, THREADS>();
@@ -264,6 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         return;
     }
     let_successor_start();
+    asked.take(columns, shared_address(s.x[warp]), lane);  // after the producer's first steps, which it would hold up
     const int slots = work.stages ? s.distinct * I_BLOCKS : 0;
     PairScales block_scale;
     block_scale.load(s, p, work, warp, slots);

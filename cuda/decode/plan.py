@@ -15,6 +15,8 @@ MAX_TOKENS = BUCKETS[-1]
 CONSUMERS = 12  # warps that compute (16 and 24 were tried: docs/cuda.md)
 FINISHERS = 3
 FEW_FINISHERS = 1  # where columns are tokens
+ONE_TOKEN_DEPTH = {4: 3, 8: 2}  # bits -> stages under way
+ONE_TOKEN_COPIES = 4  # of h: all blocks want the same lines
 GATHERERS = {4: 6, 8: 2}  # bits -> warps that gather h, where columns are tokens
 HIDDEN_BUFFERS = {4: 3, 8: 2}  # bits -> stages for which h is gathered ahead, where they fit
 PARTIALS = 2  # buffers between consumers and finishers
@@ -64,7 +66,14 @@ class Plan:
 
     @property
     def finishers(self) -> int:
+        if self.max_tokens == 1:
+            return 1
         return FEW_FINISHERS if columns_are_tokens(self.max_tokens) else FINISHERS
+
+    @property
+    def copies(self) -> int:
+        """Copies of h: one reader in so many takes the same."""
+        return ONE_TOKEN_COPIES if self.max_tokens == 1 else 1
 
     @property
     def gatherers(self) -> int:
@@ -76,10 +85,11 @@ class Plan:
 
     @property
     def state_half(self) -> int:
-        """Bytes of one of the two hand-off buffers: a row of h for each route, or for each (expert, token)."""
-        routes = self.max_tokens * self.shape.top_k
-        rows = min(routes, self.shape.num_experts) * self.max_tokens if columns_are_tokens(self.max_tokens) else routes
-        return rows * self.shape.intermediate_size * 2
+        """Bytes of one of the two hand-off buffers: a row of h for each route, or (2 to 4 tokens) each (expert, token)."""
+        rows = routes = self.max_tokens * self.shape.top_k
+        if columns_are_tokens(self.max_tokens) and self.max_tokens > 1:
+            rows = min(routes, self.shape.num_experts) * self.max_tokens
+        return rows * self.shape.intermediate_size * 2 * self.copies
 
     @property
     def state_bytes(self) -> int:
@@ -96,7 +106,7 @@ class Plan:
             "CONSUMERS": self.consumers, "ROW_BLOCKS": self.row_blocks, "STAGE_EXPERTS": self.stage_experts,
             "STAGE_BYTES": self.stage_bytes, "STAGES": self.stages, "DEPTH": self.depth,
             "PARTIALS": PARTIALS, "FINISHERS": self.finishers, "GATHERERS": self.gatherers,
-            "HIDDEN_BUFFERS": self.hidden_buffers, "STRICT": int(STRICT),
+            "HIDDEN_BUFFERS": self.hidden_buffers, "STRICT": int(STRICT), "COPIES": self.copies,
             "SHARED_ROOM": self.shared_bytes - self.stages * self.stage_bytes,
         }  # fmt: skip
 
@@ -126,7 +136,10 @@ def plan(shape: Shape, max_tokens: int, blocks: int) -> Plan:
     """
     _check(shape)
     if max_tokens == 1:
-        return _one_token(shape, blocks) or plan(shape, BUCKETS[1], blocks)
+        found = _one_token(shape, blocks)
+        if found:
+            return found
+        max_tokens = BUCKETS[1]
     inter_blocks = shape.intermediate_size // 128
     row_blocks = -(-shape.hidden_size // 8 // blocks)
     unit = _unit_bytes(shape)
@@ -153,13 +166,14 @@ def _one_token(shape: Shape, blocks: int) -> Plan | None:
     """one_token.cuh: room for all units and stages that a block may have, so its ring is one stage of them all."""
     inter_blocks = shape.intermediate_size // 128
     row_blocks = -(-shape.hidden_size // 8 // blocks)
-    expert, unit = row_blocks * _row_block_bytes(shape), _unit_bytes(shape)
+    expert = row_blocks * _row_block_bytes(shape)
+    unit = _unit_bytes(shape) + (16 * 64 if shape.bits == 8 else 0)  # rows that are padded
     experts = min(CONSUMERS // inter_blocks, shape.top_k)
     units = -(-shape.top_k * (shape.intermediate_size // (8 if shape.gated else 16)) // blocks)
     stages = -(-shape.top_k // experts)
     weights = units * _round(unit) + stages * _round(experts * expert)
     parts = (
-        8 * (2 * units + stages), units * 16 * CONSUMERS * 4, CONSUMERS * row_blocks * 8 * 4, 2 * 4,
+        8 * (2 * units + stages), CONSUMERS * _x_room(shape), units * 16 * CONSUMERS * 4, CONSUMERS * row_blocks * 8 * 4, 2 * 4,
         shape.top_k * (4 + 2 + 2),
     )  # fmt: skip
     shared = _round(weights + sum(parts) + 64)
@@ -167,8 +181,14 @@ def _one_token(shape: Shape, blocks: int) -> Plan | None:
         return None
     return Plan(
         shape, 1, blocks, CONSUMERS, row_blocks, stage_experts=experts, stage_bytes=weights, stages=1,
-        depth=min(units + stages, DEPTH), hidden_buffers=1, shared_bytes=shared,
+        depth=ONE_TOKEN_DEPTH[shape.bits], hidden_buffers=1, shared_bytes=shared,
     )  # fmt: skip
+
+
+def _x_room(shape: Shape) -> int:
+    """X_ROOM: what x takes in shared memory for a warp, where there is one token."""
+    own = -(-shape.hidden_size // 128 // CONSUMERS)
+    return own * 256 + _up(own * 4, 16) if shape.bits == 4 else 16
 
 
 def _stage_experts(inter_blocks: int, expert_bytes: int, unit_bytes: int) -> int:

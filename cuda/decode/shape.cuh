@@ -13,6 +13,7 @@
 //   GATHERERS            warps that gather h (hidden.cuh), 0 where nobody does
 //   PARTIALS             buffers between consumers and finishers
 //   STAGES, STAGE_BYTES  the ring
+//   COPIES               of h, of which a thread block reads one (one_token.cuh)
 //   DEPTH                stages under way at once
 //   HIDDEN_BUFFERS       stages for which h is gathered ahead (hidden.cuh)
 //   STAGE_EXPERTS        experts whose slices of W2 make a stage
@@ -29,6 +30,10 @@ constexpr int UNITS = GATED ? I / 8 : I / 16;                // of an expert: 8 
 constexpr int H_BLOCKS = H / 128, I_BLOCKS = I / 128;        // 128-wide blocks of k: of W13, of W2
 constexpr int OUT_BLOCKS = H / 8;                            // 8-row blocks of W2
 constexpr int OWN = (H_BLOCKS + CONSUMERS - 1) / CONSUMERS;  // 128-wide blocks of k of a unit that a warp takes
+// One token, and every warp has as many blocks: they lie side by side, and their products need no test between them.
+constexpr bool SIDE_BY_SIDE = MAX_M == 1 && H_BLOCKS % CONSUMERS == 0;
+DEVICE int own_block(int warp, int o) { return SIDE_BY_SIDE ? warp * OWN + o : warp + o * CONSUMERS; }
+DEVICE bool has_block(int block) { return SIDE_BY_SIDE || block < H_BLOCKS; }
 constexpr int STAGE_WARPS = STAGE_EXPERTS * I_BLOCKS;        // warps that work on one stage of W2, each a block of k
 constexpr int TEAMS = CONSUMERS / STAGE_WARPS;               // stages of W2 that are worked on at once
 static_assert(TEAMS >= 1, "a stage has a warp for each block of k");
@@ -61,4 +66,11 @@ struct Arguments {
 // h of up to 8 tokens, one block of 128 k, as B fragments of 8 steps of 16.
 struct Hidden {
     u32 b[8][2];
+};
+
+// One token: a lane's copy of a unit, `bytes` from `from` + expert * `expert` + within * `within`, to `to` of the unit's room.
+struct UnitCopy {
+    u32 to, bytes;
+    const u8* from;
+    u64 expert, within;
 };

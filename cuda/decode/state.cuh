@@ -16,7 +16,7 @@ DEVICE void clear_old(const Arguments& p, int parity, int distinct, int thread) 
     for (u32 i = blockIdx.x * FINISHERS * 32 + thread; i < values; i += BLOCKS * FINISHERS * 32)
         old[i] = make_uint4(0, 0, 0, 0);
     const u32 rows = COLUMN_IS_TOKEN ? distinct * MAX_M : p.tokens * TOP_K;
-    if (blockIdx.x == 0 && thread == 0) used[parity] = rows * (I * 2 / 16);
+    if (blockIdx.x == 0 && thread == 0) used[parity] = (MAX_M == 1 ? COPIES * TOP_K : rows) * (I * 2 / 16);
 }
 
 // TRACE=1, for tuning: clock stamps behind the two buffers, 16 places a block (`state` must be BLOCKS * 128 bytes longer than

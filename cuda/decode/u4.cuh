@@ -76,6 +76,23 @@ DEVICE void split_bytes(u32& high, u32& low, u32 first, u32 second, float scale)
     high = permute(a, b, 0x7531), low = permute(a, b, 0x6420) ^ 0x80808080u;
 }
 
+// What the zero point adds to the groups of block `o`, from its bytes and steps.
+DEVICE void sum_zero(Columns& f, int o) {
+#pragma unroll
+    for (int group = 0; group < GROUPS; ++group) {
+        constexpr u32 ONES = 0x01010101u;
+        int sum[HALVES][4] = {};
+#pragma unroll
+        for (int j = group * WORDS; j < (group + 1) * WORDS; ++j)
+#pragma unroll
+            for (int half = 0; half < HALVES; ++half)
+                mma_u8s8(sum[half], ONES, ONES, ONES, ONES, f.byte[half][o][j][0], f.byte[half][o][j][1]);
+#pragma unroll
+        for (int c = 0; c < HALVES; ++c)
+            f.zero[o][group][c] = 8.f * f.step[o][c] * (float)(256 * sum[0][c] + (PAIRED ? sum[0][1] : sum[HALVES - 1][c]));
+    }
+}
+
 // `token` is this lane's column; one that is not live is 0.
 DEVICE void load_columns(Columns& f, const Arguments& p, int token, bool live, int warp, int lane) {
     const int t = lane & 3;
@@ -85,9 +102,9 @@ DEVICE void load_columns(Columns& f, const Arguments& p, int token, bool live, i
     for (int o = 0; o < OWN; ++o)
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-            const int block = warp + o * CONSUMERS;
+            const int block = own_block(warp, o);
             x[o][j] = make_uint4(0, 0, 0, 0);
-            if (live && block < H_BLOCKS) x[o][j] = load_global(row + block * 128 + j * 32 + t * 8);
+            if (live && has_block(block)) x[o][j] = load_global(row + block * 128 + j * 32 + t * 8);
         }
 #pragma unroll
     for (int o = 0; o < OWN; ++o) {
@@ -113,19 +130,7 @@ DEVICE void load_columns(Columns& f, const Arguments& p, int token, bool live, i
         }
 #pragma unroll
         for (int c = 0; c < HALVES; ++c) f.step[o][c] = __shfl_sync(~0u, step, (PAIRED ? 2 * t : 2 * t + c) * 4);
-#pragma unroll
-        for (int group = 0; group < GROUPS; ++group) {
-            constexpr u32 ONES = 0x01010101u;
-            int sum[HALVES][4] = {};
-#pragma unroll
-            for (int j = group * WORDS; j < (group + 1) * WORDS; ++j)
-#pragma unroll
-                for (int half = 0; half < HALVES; ++half)
-                    mma_u8s8(sum[half], ONES, ONES, ONES, ONES, f.byte[half][o][j][0], f.byte[half][o][j][1]);
-#pragma unroll
-            for (int c = 0; c < HALVES; ++c)
-                f.zero[o][group][c] = 8.f * f.step[o][c] * (float)(256 * sum[0][c] + (PAIRED ? sum[0][1] : sum[HALVES - 1][c]));
-        }
+        sum_zero(f, o);
     }
 }
 
@@ -145,8 +150,8 @@ DEVICE void unit_product(float (&acc)[SUMS], u32 stage, const Columns& f, int wa
     const int g = lane >> 2;
 #pragma unroll
     for (int o = 0; o < OWN; ++o) {
-        const int block = warp + o * CONSUMERS;
-        if (block >= H_BLOCKS) break;
+        const int block = own_block(warp, o);
+        if (!has_block(block)) break;
         const uint4 gate = load_shared(stage + block * 1024 + lane * 16);
         const uint4 up = load_shared(stage + block * 1024 + 512 + lane * 16);
 #pragma unroll
@@ -180,6 +185,7 @@ DEVICE void unit_product(float (&acc)[SUMS], u32 stage, const Columns& f, int wa
 // hidden_leader(i).
 constexpr int HIDDEN_PARTNER = 1;
 DEVICE constexpr int hidden_leader(int word) { return 2 * word; }
+DEVICE constexpr int hidden_word(int leader) { return leader / 2; }
 
 // Where the j-th vector of 8 values of a lane's share of a block of h begins.
 DEVICE int hidden_offset(int j, int t) { return j * 32 + t * 8; }

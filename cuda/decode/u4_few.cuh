@@ -2,34 +2,16 @@
 // h of a block of 128 values of a token becomes two signed bytes of one step; its rounding, 2^-16 of the block's largest value,
 // is lost in that of the 16-bit floats in which it came.
 //
-// The gatherers split it (hidden.cuh). A row holds for each block of 128 k, in the order in which the consumers' lanes load it,
-// [pair of words][t][high, low][word of the pair] times 8 bytes; behind them a step a block.
+// The gatherers split it (hidden.cuh). A row holds its blocks of 128 k (u4_bytes.cuh), and behind them a step a block.
 #pragma once
-#include "u4.cuh"
+#include "u4_bytes.cuh"
 
 constexpr u32 HIDDEN_PAD = (I_BLOCKS * 4 + 15) / 16 * 16;
 
 // `value`: which 16-byte value of the row v is; `there`: it is one. All lanes call; 16 of them hold a block of 128.
-DEVICE void keep_hidden(u32 row, int value, const uint4& v, bool there, int lane) {
-    u32 most = 0;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) most = greater_halves(most, word_of(v, i) & 0x7FFF7FFFu);
-    most = greater_halves(most, most >> 16);
-#pragma unroll
-    for (int d = 1; d < 16; d *= 2) most = greater_halves(most, __shfl_xor_sync(~0u, most, d));
-    const float largest = widen(most & 0xFFFF, 0);
-    constexpr float SMALL = 1.f / 65536;  // __fdividef gives 0 where the divisor is above 2^126
-    // An infinity makes the step a NaN: its bytes are of no sign.
-    const float step = largest < TINY ? 0.f : fmaf(largest, 0.f, largest * (1.f / LEVELS));
-    const float scale = largest < TINY ? 0.f : __fdividef(LEVELS * SMALL, largest * SMALL);
-    const int block = value >> 4, j = value >> 2 & 3, t = value & 3;
-    const u32 to = row + block * 256 + (j >> 1) * 128 + t * 32 + (j & 1) * 8;
-    u32 high[2], low[2];
-    split_bytes(high[0], low[0], v.x, v.z, scale);
-    split_bytes(high[1], low[1], v.y, v.w, scale);
-    if (!there) return;
-    store_shared_pair(to, high[0], high[1]), store_shared_pair(to + 16, low[0], low[1]);
-    if ((value & 15) == 0) store_shared_float(row + I * 2 + block * 4, step);
+DEVICE void keep_hidden(u32 row, int value, const uint4& v, bool there, int) {
+    const int block = value >> 4;
+    keep_bytes(row + block * BYTES_BLOCK, row + I * 2 + block * 4, value & 15, v, there);
 }
 
 // A warp's share of h: a block of k of the tokens of its columns (high and low bytes side by side).
@@ -39,10 +21,7 @@ struct FewHidden {
 };
 DEVICE void take_hidden(FewHidden& f, u32 rows, u32 row_bytes, int block, int lane) {
     const int g = lane >> 2, t = lane & 3;
-    const u32 from = rows + (g >> 1) % MAX_M * row_bytes + block * 256 + t * 32 + (g & 1) * 16;
-    const uint4 first = load_shared(from), second = load_shared(from + 128);
-    f.byte[0][0] = first.x, f.byte[0][1] = first.y, f.byte[1][0] = first.z, f.byte[1][1] = first.w;
-    f.byte[2][0] = second.x, f.byte[2][1] = second.y, f.byte[3][0] = second.z, f.byte[3][1] = second.w;
+    take_bytes(f.byte, rows + (g >> 1) % MAX_M * row_bytes + block * BYTES_BLOCK, lane);
     f.step = load_shared_float(rows + t % MAX_M * row_bytes + I * 2 + block * 4);
 }
 

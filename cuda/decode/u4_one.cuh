@@ -1,7 +1,42 @@
 // Phase 2 of 4-bit weights for one token (one_token.cuh): 16-bit products, as for lists. h comes as it is stored, and a warp
 // multiplies it at once, where splitting it into bytes would take longer than the products that it saves.
 #pragma once
-#include "u4.cuh"
+#include "u4_bytes.cuh"
+
+constexpr u32 UNIT_SPACE = UNIT_BYTES + UNIT_SCALES;
+DEVICE UnitCopy unit_copy(const Arguments& p, int lane) {
+    const u32 bytes = lane ? UNIT_SCALES : UNIT_BYTES;
+    return {lane ? UNIT_BYTES : 0, lane < 2 ? bytes : 0, lane ? p.s13 : p.w13, (u64)UNITS * bytes, bytes};
+}
+
+// x: every lane splits 8 of a warp's values, which then pass through shared memory (`room`, of this warp), the same into all
+// columns. Most lanes would do nothing where each loaded its own column.
+constexpr u32 X_ROOM = OWN * BYTES_BLOCK + (OWN * 4 + 15) / 16 * 16;
+struct AskedX {
+    uint4 x[(OWN + 1) / 2];
+    DEVICE_MEMBER void ask(Columns&, const Arguments& p, int warp, int lane) {
+#pragma unroll
+        for (int i = 0; i < (OWN + 1) / 2; ++i) {
+            const int o = 2 * i + (lane >> 4), block = own_block(warp, o);
+            x[i] = make_uint4(0, 0, 0, 0);
+            if (o < OWN && has_block(block)) x[i] = load_global((const u16*)p.x + block * 128 + (lane & 15) * 8);
+        }
+    }
+    DEVICE_MEMBER void take(Columns& f, u32 room, int lane) const {
+#pragma unroll
+        for (int i = 0; i < (OWN + 1) / 2; ++i) {
+            const int o = 2 * i + (lane >> 4);
+            keep_bytes(room + o * BYTES_BLOCK, room + OWN * BYTES_BLOCK + o * 4, lane & 15, x[i], o < OWN);
+        }
+        __syncwarp();
+#pragma unroll
+        for (int o = 0; o < OWN; ++o) {
+            take_bytes(f.byte[0][o], room + o * BYTES_BLOCK, lane);
+            f.step[o][0] = load_shared_float(room + OWN * BYTES_BLOCK + o * 4);
+            sum_zero(f, o);
+        }
+    }
+};
 
 constexpr bool ZERO_ROWS = true;  // the half tile behind the last row block gives what the zero point adds
 DEVICE int spread_value(int i) { return i; }

@@ -12,8 +12,8 @@ from xpu_moe.cuda.compiler import Program
 from xpu_moe.cuda.decode import plan as plans
 from xpu_moe.cuda.decode.plan import Plan, Shape
 
-PLAN = ("CONSUMERS", "DEPTH", "FEW_FINISHERS", "FINISHERS", "PARTIALS")  # numbers of plan.py
-BY_BITS = ("GATHERERS", "HIDDEN_BUFFERS")  # its tables, by the bits of a weight
+PLAN = ("CONSUMERS", "DEPTH", "ONE_TOKEN_COPIES", "FEW_FINISHERS", "FINISHERS", "PARTIALS")  # numbers of plan.py
+BY_BITS = ("GATHERERS", "HIDDEN_BUFFERS", "ONE_TOKEN_DEPTH")  # its tables, by the bits of a weight
 STAGE_EXPERTS = "STAGE_EXPERTS"  # the most experts of a stage of W2
 SOURCE = {  # (header, its text with {} where the number stands)
     "PAUSE": ("hidden.cuh", "constexpr int PAUSE = {};"),  # ns between two questions for h

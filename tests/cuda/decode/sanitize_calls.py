@@ -4,7 +4,7 @@
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool memcheck --check-bulk-copy yes $OPTIONS \\
         python -m tests.cuda.decode.sanitize_calls --plain
     compute-sanitizer --tool racecheck --racecheck-report all --racecheck-memcpy-async yes $OPTIONS \\
-        python -m tests.cuda.decode.sanitize_calls --plain --strict --calls 1 --cases 0,1,2,3,4,5,6,7,10
+        python -m tests.cuda.decode.sanitize_calls --plain --strict --calls 1 --cases 0,1,2,3,4,5,6,7,10,14,15
 
 Without the caching allocator every tensor is its own allocation, so that an access behind one is seen. `--strict`
 takes the build in which every lane arrives at barriers, which racecheck can follow. Without `--plain` the results are
@@ -31,10 +31,12 @@ LAYERS = {
     "f8w": Variant(8, 256, 384, 8, 2),
     "u4b": Variant(4, 256, 128, 8, 9),  # more than 32 routes at M 4: all warps sort
     "f8b": Variant(8, 256, 128, 8, 9),
+    "u4o": Variant(4, 1536, 384, 16, 8),  # one token: every warp has two slots, and blocks that lie side by side
+    "f8o": Variant(8, 1536, 384, 16, 8),
 }
 CASES = (
     ("u4", 1), ("f8", 1), ("u4w", 4), ("f8w", 4), ("u4w", 16), ("f8w", 16), ("u4", 64), ("f8", 64), ("u4n", 16),
-    ("u4n", 2), ("u4b", 4), ("f8b", 4), ("f8w", 64), ("u4w", 64),
+    ("u4n", 2), ("u4b", 4), ("f8b", 4), ("f8w", 64), ("u4w", 64), ("u4o", 1), ("f8o", 1),
 )  # fmt: skip
 
 

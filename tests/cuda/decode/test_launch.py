@@ -66,7 +66,7 @@ def test_a_variant_is_looked_up_once_a_bucket(kernel):
     bound = launch.Bound(SHAPE, weights())
     for tokens in (1, 4, 5, 16, 17, 64, 2):
         bound(inputs(tokens)[0], None, *inputs(tokens)[1:])
-    assert kernel.made == [4, 16, 64] and len(kernel.calls) == 7
+    assert kernel.made == [1, 4, 16, 64] and len(kernel.calls) == 7
 
 
 def test_rows_that_are_not_16_byte_aligned_are_copied(kernel):
@@ -113,7 +113,7 @@ def test_warming_leaves_out_sizes_that_no_variant_has(monkeypatch):
     monkeypatch.setattr(launch, "_kernel", kernel)
     launch.warm(SHAPE, 64, 0)
     launch.warm(SHAPE, 16, 0)
-    assert made == [4, 64, 4]
+    assert made == [1, 4, 64, 1, 4]
     monkeypatch.setattr(launch, "BUCKETS", (16, 64))
     with pytest.raises(NoPlan):
         launch.warm(SHAPE, 1, 0)

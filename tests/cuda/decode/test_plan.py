@@ -23,7 +23,7 @@ MINIMAX = Shape(4, 3072, 384, 256, 8, 128, "silu", True, "bfloat16", "float16", 
 @pytest.mark.parametrize("tokens", BUCKETS)
 def test_minimax_fits_a_multiprocessor_with_stages_to_spare(bits, inter, tokens):
     found = plan(dataclasses.replace(MINIMAX, bits=bits, intermediate_size=inter), tokens, 132)
-    assert found.shared_bytes <= BLOCK_SHARED and found.stages >= 2
+    assert found.shared_bytes <= BLOCK_SHARED and (found.stages >= 2 or found.max_tokens == 1)
     assert found.row_blocks * 8 * 132 >= 3072
     assert found.stage_experts * (inter // 128) <= found.consumers
 
@@ -43,9 +43,16 @@ def test_a_plan_is_sound_or_says_why_not(bits, hidden, inter, experts, top_k, gr
     except NoPlan as error:
         assert any(char.isdigit() for char in str(error))
         return
-    assert found.depth <= found.stages <= found.consumers, "a consumer warp makes each stage's barrier"
+    assert found.shared_bytes <= BLOCK_SHARED and found.max_tokens >= tokens
     row_block = inter * 128 * 8 * bits // 8
-    assert found.shared_bytes <= BLOCK_SHARED and found.stages >= 2
+    if found.max_tokens == 1:  # room for everything that a block may have
+        units = -(-top_k * inter * 16 // blocks)
+        assert found.stage_bytes >= units * 16 * hidden * 128 * bits // 8 + top_k * found.row_blocks * row_block
+        assert found.stages == 1 and found.state_half == top_k * inter * 128 * 2 * found.copies
+        return
+    tokens = found.max_tokens
+    assert found.depth <= found.stages <= found.consumers, "a consumer warp makes each stage's barrier"
+    assert found.stages >= 2
     assert found.stage_bytes % 128 == 0
     assert found.stage_bytes >= max(16 * hidden * 128 * bits // 8, found.stage_experts * found.row_blocks * row_block)
     routes = tokens * top_k
@@ -65,6 +72,19 @@ def test_h_is_gathered_where_columns_are_tokens_and_a_stage_of_it_has_a_thread_f
             # 65,536 registers, dealt out to four warps at a time: what is left for a thread
             warps = -(-few.threads // 128) * 4
             assert 65536 // (warps * 32) // 8 * 8 >= (96 if bits == 4 else 128)
+
+
+def test_one_token_has_a_kernel_of_its_own_where_its_weights_fit_into_shared_memory():
+    found = {
+        (bits, inter): plan(dataclasses.replace(MINIMAX, bits=bits, intermediate_size=inter), 1, 132).max_tokens
+        for bits in (4, 8)
+        for inter in (128, 384, 512, 1536)
+    }
+    assert found == {
+        (4, 128): 1, (4, 384): 1, (4, 512): 1, (4, 1536): 4, (8, 128): 1, (8, 384): 1, (8, 512): 4, (8, 1536): 4,
+    }  # fmt: skip
+    more = plan(dataclasses.replace(MINIMAX, intermediate_size=1536), 1, 132)
+    assert more == plan(dataclasses.replace(MINIMAX, intermediate_size=1536), 4, 132), "one variant serves both"
 
 
 def test_which_sizes_have_tokens_as_columns():

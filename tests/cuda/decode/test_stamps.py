@@ -171,7 +171,7 @@ def test_the_tool_traces_with_a_state_for_each_call(kernel, capsys, scheme, toke
 def test_the_table_says_what_was_traced_and_that_stamps_cost_time(kernel, capsys):
     assert stamps.main(SMALL) == 0
     text = capsys.readouterr().out
-    assert "u4, M 1 (variant for 4), H 128, I 128, E 4, top_k 2, 6 blocks: 10.00 us a call" in text
+    assert "u4, M 1 (variant for 1), H 128, I 128, E 4, top_k 2, 6 blocks: 10.00 us a call" in text
     assert "they cost time" in text and "medians over 3 launches of 3 replays" in text
     assert re.search(r"^ 2 routes sorted +625 +600 +650$", text, re.M)
     assert re.search(r"^ 8 out stored +19,000 +19,000 +19,000$", text, re.M)
@@ -187,7 +187,7 @@ def test_a_kernel_without_stamps_is_an_error(kernel, monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ("u4", "fp8"))
-@pytest.mark.parametrize("tokens", (1, 5))
+@pytest.mark.parametrize("tokens", (1, 2, 5))
 def test_the_real_kernels_leave_every_stamp_in_an_order_that_makes_sense(kernel, monkeypatch, capsys, scheme, tokens):
     """Their source, emulated; its clock counts turns, not time."""
     card = Card()
@@ -200,10 +200,10 @@ def test_the_real_kernels_leave_every_stamp_in_an_order_that_makes_sense(kernel,
     monkeypatch.setattr(jit, "stream", lambda device: 0)
     assert stamps.main(["--scheme", scheme, "--tokens", str(tokens), *SMALL, "--json"]) == 0
     means = {row["stamp"]: row["mean"] for row in json.loads(capsys.readouterr().out)["rows"]}
-    few = {5, 11, 12, 13} if tokens == 1 else set()  # columns are tokens
+    few = {5, 11, 12, 13} if tokens < 5 else set()  # columns are tokens
     assert means.keys() - {11} == {0, 2, 3, 4, 6, 7, 8, 9, 10, 14} | few - {11}
     assert means[0] < 0 < means[2] < means[3] < means[4] < means[7] < means[8]
-    assert means[4] < means[6] < means[7] and means[9] < means[10]
+    assert means[4] <= means[6] < means[7] and means[9] < means[10]
 
 
 # ---- what it refuses

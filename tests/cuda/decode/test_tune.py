@@ -20,7 +20,7 @@ from xpu_moe.cuda.decode.plan import plan
 
 OTHER = {
     "CONSUMERS": 8, "DEPTH": 3, "FEW_FINISHERS": 2, "FINISHERS": 4, "PARTIALS": 3, "GATHERERS": 3, "HIDDEN_BUFFERS": 1,
-    "STAGE_EXPERTS": 2, "PAUSE": 0, "PIECES": 4, "LOOK": 1,
+    "STAGE_EXPERTS": 2, "PAUSE": 0, "PIECES": 4, "LOOK": 1, "ONE_TOKEN_DEPTH": 1, "ONE_TOKEN_COPIES": 1,
 }  # fmt: skip
 SMALL = ["--hidden", "256", "--inter", "128", "--experts", "4", "--top-k", "2", "--calls", "3", "--rounds", "2"]
 
@@ -46,9 +46,10 @@ def test_a_setting_changes_the_build():
     for name in knobs.NAMES:
         if name == "FINISHERS":  # of more tokens
             continue
+        size = 1 if name.startswith("ONE_TOKEN") else 4
         with knobs.applied({name: OTHER[name]}, 4):
-            built = knobs.edited(launch.unit(knobs.planned(shape, 4, 132)), {name: OTHER[name]})
-        assert built != usual, name
+            built = knobs.edited(launch.unit(knobs.planned(shape, size, 132)), {name: OTHER[name]})
+        assert built != launch.unit(plan(shape, size, 132)), name
     assert launch.unit(knobs.planned(shape, 4, 132)) == usual
 
 
@@ -88,24 +89,24 @@ RUN = partial(tune.tune, kind="cpu")
 
 @pytest.mark.slow
 def test_the_tool_builds_checks_and_times_every_setting(card, capsys):
-    asked = ["--tokens", "1", "--vary", "DEPTH=3", "--vary", "CONSUMERS=8,9"]
+    asked = ["--tokens", "2", "--vary", "DEPTH=3", "--vary", "CONSUMERS=8,9"]
     assert tune.main([*SMALL, *asked, "--json"], RUN) == 0
     found = json.loads(capsys.readouterr().out)
     settings = [{}, {"DEPTH": 3, "CONSUMERS": 8}, {"DEPTH": 3, "CONSUMERS": 9}]
     assert found["ok"] and [row["setting"] for row in found["rows"]] == settings
     product, eight, nine = found["rows"]
-    assert product["us"] == eight["us"] == product["least"] == {"1": 3.0} and not product["said"]
-    assert nine["us"] == {} and nine["said"].startswith("M 1: the compiler: ") and not nine["wrong"]
+    assert product["us"] == eight["us"] == product["least"] == {"2": 3.0} and not product["said"]
+    assert nine["us"] == {} and nine["said"].startswith("M 2: the compiler: ") and not nine["wrong"]
 
 
 @pytest.mark.slow
 def test_a_setting_whose_kernel_is_wrong_is_not_timed(card, capsys, monkeypatch):
     monkeypatch.setitem(knobs.SOURCE, "PAUSE", ("units.cuh", "word[0] = 0x8000{}u;"))
-    assert tune.main([*SMALL, "--tokens", "1", "--vary", "PAUSE=8000,4000"], RUN) == 0
+    assert tune.main([*SMALL, "--tokens", "2", "--vary", "PAUSE=8000,4000"], RUN) == 0
     monkeypatch.setitem(knobs.SOURCE, "PAUSE", ("u4.cuh", "fmaf(counted(high), {}.f, counted(low))"))
-    assert tune.main([*SMALL, "--tokens", "1", "--vary", "PAUSE=300"], RUN) == 1
+    assert tune.main([*SMALL, "--tokens", "2", "--vary", "PAUSE=300"], RUN) == 1
     table = capsys.readouterr().out
-    assert re.search(r"^PAUSE=300 +-  M 1: off by \d", table, re.M), table
+    assert re.search(r"^PAUSE=300 +-  M 2: off by \d", table, re.M), table
     assert re.search(r"^as the product is +3.00 +3.00 1.000$", table, re.M), table
 
 

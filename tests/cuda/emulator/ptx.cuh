@@ -57,6 +57,7 @@ DEVICE uint4 load_relaxed(const void* pointer) {
     return v;
 }
 DEVICE void store_relaxed(void* pointer, uint4 v) { machine::store_single(pointer, &v, 16); }
+DEVICE void store_relaxed(void* pointer, u32 v) { machine::store_single(pointer, &v, 4); }
 DEVICE u64 load_volatile_u64(const void* pointer) {
     u64 v;
     machine::load_words(pointer, &v, 8);
