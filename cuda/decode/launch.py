@@ -20,8 +20,9 @@ from xpu_moe.ops import checks
 _HERE = Path(__file__).parent
 _SOURCES = {4: "moe_u4.cu", 8: "moe_fp8_block.cu"}
 _HEADERS = (
-    "shape.cuh", "u4.cuh", "u4_bytes.cuh", "u4_few.cuh", "u4_one.cuh", "fp8_block.cuh", "fp8_one.cuh", "inputs.cuh", "state.cuh", "work.cuh",
-    "activate.cuh", "one_token.cuh", "routes.cuh", "block.cuh", "hidden.cuh", "units.cuh", "slots.cuh", "kernel.cuh",
+    "shape.cuh", "u4.cuh", "u4_bytes.cuh", "u4_few.cuh", "u4_one.cuh", "fp8_block.cuh", "fp8_one.cuh", "inputs.cuh",
+    "state.cuh", "work.cuh", "activate.cuh", "one_token.cuh", "routes.cuh", "block.cuh", "hidden.cuh", "units.cuh",
+    "slots.cuh", "kernel.cuh",
 )  # fmt: skip
 _SIGNATURE = "PPPPPPPPPPQiiiii"
 _states: dict[tuple[int, int], torch.Tensor] = {}
@@ -32,7 +33,7 @@ class CaptureError(RuntimeError):
 
 
 def unit(chosen: Plan, *, trace: bool = False) -> jit.Program:
-    """The translation unit of a variant; `trace`: the one that leaves clock stamps in a longer state (block.cuh)."""
+    """The translation unit of a variant; `trace`: the one that leaves clock stamps in a longer state (state.cuh)."""
     headers = [jit.INSTRUCTIONS, *(_HERE / name for name in _HEADERS)]
     defines = chosen.defines() | ({"TRACE": 1} if trace else {})
     return jit.program(_HERE / _SOURCES[chosen.shape.bits], defines, headers=headers)

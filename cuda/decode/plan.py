@@ -24,7 +24,7 @@ DEPTH = 2  # stages under way at once: more, and what is needed first arrives la
 BLOCK_SHARED = 227 << 10  # bytes of shared memory one block may take on sm_90
 MAX_STAGES = 12  # a consumer warp makes each stage's barrier
 STATE_HEADER = 256  # bytes of the state before its buffers (kernel.cuh)
-STRICT = False  # True for compute-sanitizer's racecheck: every lane arrives at barriers (block.cuh)
+STRICT = False  # True for compute-sanitizer's racecheck: every lane arrives at barriers (work.cuh)
 _ALIGN = 128
 # Numbers of types in the defines SCALE and ROUTE_WEIGHT.
 DTYPES = {"bfloat16": 0, "float16": 1, "float32": 2}
@@ -85,7 +85,7 @@ class Plan:
 
     @property
     def state_half(self) -> int:
-        """Bytes of one of the two hand-off buffers: a row of h for each route, or (2 to 4 tokens) each (expert, token)."""
+        """Bytes of one of the two hand-off buffers: a row of h a route, or (2 to 4 tokens) for each (expert, token)."""
         rows = routes = self.max_tokens * self.shape.top_k
         if columns_are_tokens(self.max_tokens) and self.max_tokens > 1:
             rows = min(routes, self.shape.num_experts) * self.max_tokens
@@ -167,14 +167,14 @@ def _one_token(shape: Shape, blocks: int) -> Plan | None:
     inter_blocks = shape.intermediate_size // 128
     row_blocks = -(-shape.hidden_size // 8 // blocks)
     expert = row_blocks * _row_block_bytes(shape)
-    unit = _unit_bytes(shape) + (16 * 64 if shape.bits == 8 else 0)  # rows that are padded
+    unit = _unit_bytes(shape) + (16 * 64 if shape.bits == 8 else 0)  # UNIT_ROW of fp8_block.cuh
     experts = min(CONSUMERS // inter_blocks, shape.top_k)
     units = -(-shape.top_k * (shape.intermediate_size // (8 if shape.gated else 16)) // blocks)
     stages = -(-shape.top_k // experts)
     weights = units * _round(unit) + stages * _round(experts * expert)
     parts = (
-        8 * (2 * units + stages), CONSUMERS * _x_room(shape), units * 16 * CONSUMERS * 4, CONSUMERS * row_blocks * 8 * 4, 2 * 4,
-        shape.top_k * (4 + 2 + 2),
+        8 * (2 * units + stages), CONSUMERS * _x_room(shape), units * 16 * CONSUMERS * 4,
+        CONSUMERS * row_blocks * 8 * 4, 2 * 4, shape.top_k * (4 + 2 + 2),
     )  # fmt: skip
     shared = _round(weights + sum(parts) + 64)
     if shared > BLOCK_SHARED:

@@ -16,7 +16,7 @@ from xpu_moe.cuda.compiler import Program
 from xpu_moe.cuda.decode import launch
 from xpu_moe.cuda.decode.plan import Plan, Shape, plan
 
-STAMP_BYTES = 128  # of a thread block (block.cuh, TRACE)
+STAMP_BYTES = 128  # of a thread block (state.cuh, TRACE)
 Edit = Callable[[Program], Program]
 
 

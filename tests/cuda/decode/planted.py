@@ -93,7 +93,7 @@ PLANTED = (
         "if (item == 1 && ONE_WARP) named_sync",
         "if (item == 2 && ONE_WARP) named_sync",
         f"not made yet|{RACE}",
-        tokens=1,
+        tokens=2,
         row_blocks=1,
     ),
     without("start: barriers are not made known to the copies", "        fence_barrier_init();\n", "without a fence"),
@@ -127,5 +127,84 @@ PLANTED = (
     ),
     Planted(
         "launch: it does not wait for the one before", "wait_for_predecessor();", ";", "wrong numbers|nobody goes on"
+    ),
+    # ---- one token (one_token.cuh)
+    Planted(
+        "one token: consumers do not wait for a unit",
+        "        barrier_wait(shared_address(&s.unit_full[i]), 0);\n        if (i == 0) stamp(p, 3);",
+        "        if (i == 0) stamp(p, 3);",
+        f"{RACE}: a read .* a copy",
+        tokens=1,
+    ),
+    without(
+        "one token: consumers do not wait for W2",
+        "            barrier_wait(shared_address(&s.stage_full[stage]), 0);\n",
+        tokens=1,
+    ),
+    without(
+        "one token: the finisher does not wait for the consumers",
+        "        barrier_wait(shared_address(&s.part_full[i]), 0);\n",
+        tokens=1,
+    ),
+    Planted(
+        "one token: a zero is stored as what marks a value that is not there",
+        "pair ? pair : 0x80008000u",
+        "pair",
+        "nobody goes on",
+        tokens=1,
+    ),
+    Planted(
+        "one token: h is taken when its first word is there",
+        "return v.x && v.y && v.z && v.w;",
+        "return v.x != 0;",
+        "wrong numbers",
+        tokens=1,
+    ),
+    Planted(
+        "one token: nobody looks whether h is there",
+        "while (__any_sync(~0u, lane >> 4 == half && !is_there(v)))",
+        "while (false)",
+        "wrong numbers",
+        tokens=1,
+    ),
+    Planted(
+        "one token: nobody waits for the list of routes",
+        "    named_sync<ROUTES_ARE_LISTED, THREADS>();\n    stamp(p, 2);",
+        "    named_arrive<ROUTES_ARE_LISTED, THREADS>();\n    stamp(p, 2);",
+        f"{RACE}|ends with",
+        tokens=1,
+    ),
+    Planted(
+        "one token: x is read before other lanes have split it",
+        "        __syncwarp();\n#pragma unroll\n        for (int o = 0; o < OWN; ++o) {\n            take_bytes",
+        "#pragma unroll\n        for (int o = 0; o < OWN; ++o) {\n            take_bytes",
+        tokens=1,
+    ),
+    Planted(
+        "one token: only one copy of h is cleared",
+        "(MAX_M == 1 ? COPIES * TOP_K : rows)",
+        "rows",
+        "wrong numbers",
+        tokens=1,
+        row_blocks=1,
+    ),
+    Planted(
+        "one token: 16 bytes more are waited for than come",
+        "barrier_expect(barrier, UNIT_BYTES + UNIT_SCALES)",
+        "barrier_expect(barrier, UNIT_BYTES + UNIT_SCALES + 16)",
+        "nobody goes on",
+        tokens=1,
+    ),
+    Planted(
+        "one token: a copy begins 16 bytes late",
+        "copy.from + expert * copy.expert",
+        "copy.from + 16 + expert * copy.expert",
+        "a bulk copy of .* outside every tensor|wrong numbers",
+        tokens=1,
+    ),
+    without(
+        "one token: sums are read before all warps wrote them",
+        "    named_sync<SUMS_ARE_WRITTEN, CONSUMER_THREADS>();\n",
+        tokens=1,
     ),
 )

@@ -1,4 +1,4 @@
-"""Where the clocks of a decode kernel go: the variant that leaves clock stamps (block.cuh, TRACE), in a replayed graph.
+"""Where the clocks of a decode kernel go: the variant that leaves clock stamps (state.cuh, TRACE), in a replayed graph.
 
     python -m tests.cuda.decode.stamps --scheme u4 --tokens 4
 

@@ -136,6 +136,31 @@ def test_a_token_that_is_not_finite_gives_no_number_and_the_others_are_right(tok
     assert call.error([i for i in range(tokens) if i != 1]) < BOUND
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("value", (math.inf, math.nan), ids=("inf", "nan"))
+@pytest.mark.parametrize("activation", ("silu", "relu2_no_mul"))
+def test_one_token_that_is_not_finite_gives_no_number(activation, value):
+    layer = LAYERS[4] if activation == "silu" else Layer(Variant(4, 256, 128, 8, 2, activation), 7, "cpu")
+    call = Call(layer, 1, 3)
+    call.x[0, 5] = value
+    with emulated(Card()):
+        call()
+    assert not bool(call.out.isfinite().any())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bits", (4, 8))
+def test_one_token_may_list_an_expert_twice_or_none(bits):
+    layer = LAYERS[bits]
+    twice, none = Call(layer, 1, 4), Call(layer, 1, 5)
+    twice.ids[0, 1] = twice.ids[0, 0]
+    none.ids[0] = torch.tensor([-1, 1 << 20])
+    with emulated(Card()) as card:
+        twice(), none()
+    assert card.counted[0].copied_bytes == bytes_of(layer, 2) and twice.error() < BOUND
+    assert card.counted[1].copied_bytes == 0 and bool((none.out == 0).all())
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("bits", (4, 8))
 def test_the_models_own_sizes(bits):

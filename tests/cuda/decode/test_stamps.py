@@ -89,7 +89,7 @@ def test_every_stamp_of_the_kernels_has_a_name_and_no_other():
 
 # ---- the host's path, with a kernel on the CPU that only writes stamps
 class Kernel:
-    """Writes `known` stamps behind the two buffers of each launch's state, where block.cuh would."""
+    """Writes `known` stamps behind the two buffers of each launch's state, where state.cuh would."""
 
     def __init__(self):
         self.launches = []
@@ -277,7 +277,7 @@ def test_stamps_of_the_card_follow_one_another(scheme, tokens, capsys):
     assert stamps.main(["--scheme", scheme, "--tokens", str(tokens), *sizes, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     mean = {row["stamp"]: row["mean"] for row in found["rows"]}
-    missing = {5, 11, 12, 13} if tokens == 16 else set()  # block.cuh: where columns are tokens
+    missing = {5, 11, 12, 13} if tokens == 16 else set()  # state.cuh: where columns are tokens
     assert mean.keys() == stamps.NAMES.keys() - missing
     assert mean[0] < mean[2] < mean[3] < mean[4] < mean[7] < mean[8] < 1e6
     assert mean[9] < mean[3] and mean[6] < mean[7] and found["gap"] > 0
