@@ -1,7 +1,7 @@
 """Sizes of a compiled variant: how the rows of W2 are dealt out, how deep the ring is, how much shared memory it takes.
 
-Pure arithmetic, so that `supports` answers on a machine without a GPU; shape.cuh and block.cuh compute what follows
-from the defines and assert what they rely on.
+Pure arithmetic, so that `supports` answers on a machine without a GPU; shape.cuh, block.cuh and one_token.cuh compute
+what follows from the defines and assert what they rely on.
 """
 
 from __future__ import annotations
