@@ -32,7 +32,10 @@ from xpu_moe.cuda.compiler import Program
 _HERE = Path(__file__).parent
 _MACHINE = ("fibers.cpp", "launches.cpp", "warps.cpp", "barriers.cpp", "memory.cpp", "stores.cpp", "tensor.cpp")
 _FOR_KERNELS = ("machine.hpp", "words.hpp", "numbers.hpp", "entry.hpp")
-_OPTIONS = ("-std=c++17", "-O2", "-g1", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-Wno-unknown-pragmas")
+_OPTIONS = (
+    "-std=c++17", "-O2", "-g1", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off", "-Wno-unknown-pragmas",
+    "-U_FORTIFY_SOURCE",  # Ubuntu's compilers define it: its longjmp refuses to change stacks, which fibers are about
+)  # fmt: skip
 # Every plain load and store calls the machine: the library that would answer otherwise is not linked.
 _WATCHED = ("-fsanitize=thread",)
 _MOST_SLOTS = 64

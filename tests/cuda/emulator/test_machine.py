@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -29,6 +35,23 @@ def emulate(
     one = kernel.launch_of(blocks, threads, (out.data_ptr(), given.data_ptr(), n), 4096)
     run([one] * launches, {"out": of(out, True), "in": of(given)}, seed)
     return out
+
+
+def test_it_runs_where_the_compiler_fortifies_by_default(tmp_path):
+    """As Ubuntu's does: in a process of its own, which would be ended."""
+    ours = tmp_path / "g++"
+    ours.write_text(f'#!/bin/sh\nexec {shutil.which("g++")} -D_FORTIFY_SOURCE=2 "$@"\n')
+    ours.chmod(0o755)
+    code = (
+        "from tests.cuda.emulator.test_machine import emulate\n"
+        "assert emulate('__syncthreads(); out[thread] = in[thread];').tolist() == list(range(64))\n"
+    )
+    environment = {
+        **os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "XPU_MOE_CACHE": str(tmp_path / "cache"),
+        "PYTHONPATH": str(Path(__file__).parents[3]),
+    }  # fmt: skip
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr[-2000:]
 
 
 ONE_BARRIER = """
