@@ -1,4 +1,4 @@
-// What a launch reads beside weights: routes and activations.
+// What a launch reads first: its routes.
 #pragma once
 #include "shape.cuh"
 
@@ -13,18 +13,11 @@ DEVICE float route_weight(const Arguments& p, int i) {
     return ROUTE_WEIGHT == 1 ? float_of_half(v) : float_of_bf16(v);
 }
 
-// What a launch reads first, on its way into L2 while the launch before is still at work; from every block, since the
+// Routes, activations and state, on their way into L2 while the launch before is still at work; from every block, since the
 // translations of the addresses are kept by each multiprocessor.
 DEVICE void prefetch_inputs(const Arguments& p, int lane) {
     const u32 ids = p.tokens * TOP_K * (ID_64 ? 8 : 4), weights = p.tokens * TOP_K * (ROUTE_WEIGHT == 2 ? 4 : 2);
     for (u32 at = lane * 128; at < ids; at += 32 * 128) prefetch_l2((const u8*)p.ids + at);
     for (u32 at = lane * 128; at < weights; at += 32 * 128) prefetch_l2((const u8*)p.weights + at);
     if (lane == 0) prefetch_l2(p.state), prefetch_l2(p.x);
-}
-
-// Columns of the tokens themselves: the same for every expert, and loaded before any is known.
-DEVICE void load_token_columns(Columns& columns, const Arguments& p, int warp, int lane) {
-    const int token = column_of(lane >> 2);
-    load_columns(columns, p, token, token < p.tokens, warp, lane);
-    load_column_scales(columns, p, 2 * (lane & 3), 2 * (lane & 3) + 1, p.tokens, warp);
 }

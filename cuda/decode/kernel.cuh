@@ -11,13 +11,34 @@
 //
 // Every block sorts the routes for itself, so two tokens that share an expert read it once and no launch comes before.
 // h is its own flag: 8 rows of a token are one 16-byte value, whose first word is 0 while it is not there (a pair of zeros
-// is stored as (-0, -0)). Two buffers alternate by launch, and each launch clears what the one before it wrote. `state` is
-// 256 bytes {u64 ticket; u32 used[2]: how many 16-byte values of each buffer were written} and two buffers of `half`
-// bytes, all zero before the first launch.
+// is stored as (-0, -0)). Two buffers alternate by launch, and each launch clears what the one before it wrote (state.cuh).
 // No atomics on data and a fixed order of every sum: equal inputs give equal bits.
 #pragma once
 #include "slots.cuh"
 #include "units.cuh"
+
+// All lanes call. Of two copies under way each gets half of the memory's rate, so the first of two units in large pieces comes
+// as late as the second: FP8 units of few tokens are asked for row by row.
+constexpr int PIECES = COLUMN_IS_TOKEN ? 8 : 1;
+DEVICE void copy_unit(const Arguments& p, int expert, int within, const Ring& ring, u64 policy, int lane) {
+    const u32 to = ring.memory(), full = ring.full_barrier();
+    if (lane == 0) barrier_expect(full, UNIT_BYTES + UNIT_SCALES);
+    __syncwarp();
+    if (SCALES_IN_RING) {
+        const u64 unit = (u64)expert * UNITS + within;
+        if (lane == 0) bulk_copy(to, p.w13 + unit * UNIT_BYTES, UNIT_BYTES, full, policy);
+        if (lane == 1) bulk_copy(to + UNIT_BYTES, p.s13 + unit * UNIT_SCALES, UNIT_SCALES, full, policy);
+    } else {
+        // Rows as the checkpoint has them: the gate rows, and the up rows I further down.
+        constexpr u32 HALF = UNIT_BYTES / 2, PIECE = HALF / PIECES;
+        const u8* low = p.w13 + (u64)expert * UNITS * UNIT_BYTES + (u64)within * (GATED ? HALF : UNIT_BYTES);
+        if (lane < 2 * PIECES) {
+            const u32 half = lane / PIECES, at = lane % PIECES * PIECE;
+            bulk_copy(to + half * HALF + at, low + half * (GATED ? (u64)UNITS * HALF : HALF) + at, PIECE, full, policy);
+        }
+    }
+    __syncwarp();
+}
 
 // Named barriers: the consumers; all warps (ONE_WARP); and the producer with the warps that make its barriers.
 constexpr int SUMS_ARE_WRITTEN = 1, ROUTES_ARE_LISTED = 2, RING_IS_READY = 3;
@@ -39,7 +60,7 @@ DEVICE void produce(Shared& s, const Arguments& p, const Work& work, Ring ring, 
         if (GATHERERS && item == max(1, work.units - 2) && lane == 0) barrier_arrive(shared_address(&s.nearly_there));
         if (item < work.units) {
             const int unit = work.unit(item);
-            copy_unit(p, routes.expert[unit / UNITS], unit % UNITS, ring.memory(), ring.full_barrier(), policy, lane);
+            copy_unit(p, routes.expert[unit / UNITS], unit % UNITS, ring, policy, lane);
         } else {
             copy_slices(routes.expert, routes.distinct, p, work, item - work.units, ring.memory(), ring.full_barrier(), policy,
                         lane);

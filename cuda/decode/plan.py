@@ -23,7 +23,7 @@ PARTIALS = 2  # buffers between consumers and finishers
 DEPTH = 2  # stages under way at once: more, and what is needed first arrives later (docs/cuda.md)
 BLOCK_SHARED = 227 << 10  # bytes of shared memory one block may take on sm_90
 MAX_STAGES = 12  # a consumer warp makes each stage's barrier
-STATE_HEADER = 256  # bytes of the state before its buffers (kernel.cuh)
+STATE_HEADER = 256  # bytes of the state before its buffers (state.cuh)
 STRICT = False  # True for compute-sanitizer's racecheck: every lane arrives at barriers (work.cuh)
 _ALIGN = 128
 # Numbers of types in the defines SCALE and ROUTE_WEIGHT.
@@ -85,9 +85,9 @@ class Plan:
 
     @property
     def state_half(self) -> int:
-        """Bytes of one of the two hand-off buffers: a row of h a route, or (2 to 4 tokens) for each (expert, token)."""
+        """Bytes of one of the two hand-off buffers: a row of h a route, or, if gathered, for each (expert, token)."""
         rows = routes = self.max_tokens * self.shape.top_k
-        if columns_are_tokens(self.max_tokens) and self.max_tokens > 1:
+        if self.gatherers:
             rows = min(routes, self.shape.num_experts) * self.max_tokens
         return rows * self.shape.intermediate_size * 2 * self.copies
 
@@ -141,7 +141,7 @@ def plan(shape: Shape, max_tokens: int, blocks: int) -> Plan:
             return found
         max_tokens = BUCKETS[1]
     inter_blocks = shape.intermediate_size // 128
-    row_blocks = -(-shape.hidden_size // 8 // blocks)
+    row_blocks = _row_blocks(shape, blocks)
     unit = _unit_bytes(shape)
     most = _stage_experts(inter_blocks, row_blocks * _row_block_bytes(shape), unit)
     # Where shared memory is short, fewer stages of h are held (lists hold none), then fewer experts make a stage.
@@ -165,7 +165,7 @@ def plan(shape: Shape, max_tokens: int, blocks: int) -> Plan:
 def _one_token(shape: Shape, blocks: int) -> Plan | None:
     """one_token.cuh: room for all units and stages that a block may have, so its ring is one stage of them all."""
     inter_blocks = shape.intermediate_size // 128
-    row_blocks = -(-shape.hidden_size // 8 // blocks)
+    row_blocks = _row_blocks(shape, blocks)
     expert = row_blocks * _row_block_bytes(shape)
     unit = _unit_bytes(shape) + (16 * 64 if shape.bits == 8 else 0)  # UNIT_ROW of fp8_block.cuh
     experts = min(CONSUMERS // inter_blocks, shape.top_k)
@@ -220,6 +220,11 @@ def _unit_bytes(shape: Shape) -> int:
     """16 rows of W13 with their scales."""
     rows = 16 * shape.hidden_size * shape.bits // 8
     return rows if shape.bits == 8 else rows + 16 * shape.hidden_size // shape.group_size * _scale_bytes(shape)
+
+
+def _row_blocks(shape: Shape, blocks: int) -> int:
+    """The most 8-row blocks of W2 that one thread block owns."""
+    return -(-shape.hidden_size // 8 // blocks)
 
 
 def _row_block_bytes(shape: Shape) -> int:

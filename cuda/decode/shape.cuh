@@ -42,8 +42,8 @@ constexpr int OUT_ROWS = ROW_BLOCKS * 8;
 // activations are loaded once, h has a row for each pair of (expert in the list, token), sums of phase 2 stay in registers.
 // Else an expert's columns are its own list of tokens, 8 at a time, and h has a row for each route.
 constexpr bool COLUMN_IS_TOKEN = MAX_M <= 4;
-constexpr int STATE_HEADER = 256;                            // bytes of `state` before its buffers (kernel.cuh)
-static_assert((COLUMN_IS_TOKEN && MAX_M > 1) == (GATHERERS != 0), "h is gathered where columns are tokens, of which there are several");
+constexpr int STATE_HEADER = 256;                            // bytes of `state` before its buffers (state.cuh)
+static_assert((COLUMN_IS_TOKEN && MAX_M > 1) == (GATHERERS != 0), "h is gathered where columns are several tokens");
 static_assert(CONSUMERS % 4 == 0, "finish_column adds the warps' parts by quarters");
 static_assert(H % 128 == 0 && I % 128 == 0 && E <= THREADS && MAX_M <= 64, "plan.py refuses the rest");
 
@@ -57,7 +57,7 @@ struct Arguments {
     const void* ids;  // [tokens, TOP_K], contiguous, as are
     const void* weights;
     u16* out;   // [tokens, H], 16-bit floats
-    u8* state;  // kernel.cuh
+    u8* state;  // state.cuh
     u64 half;   // bytes of one of its two buffers
     int tokens;
     int x_stride, xs_token, xs_group, out_stride;  // in elements

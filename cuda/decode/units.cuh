@@ -52,6 +52,13 @@ DEVICE void finish(Shared& s, const Work& work, u16* h, int finisher, int lane) 
     }
 }
 
+// Columns of the tokens themselves: the same for every expert, and loaded before any is known.
+DEVICE void load_token_columns(Columns& columns, const Arguments& p, int warp, int lane) {
+    const int token = column_of(lane >> 2);
+    load_columns(columns, p, token, token < p.tokens, warp, lane);
+    load_column_scales(columns, p, 2 * (lane & 3), 2 * (lane & 3) + 1, p.tokens, warp);
+}
+
 // Where a consumer leaves its parts of a unit's sums, buffer after buffer.
 struct Parts {
     u32 full, empty, memory;

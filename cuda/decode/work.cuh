@@ -31,31 +31,8 @@ DEVICE Work work_of(int distinct) {
     return w;
 }
 
-// ---- copies: all lanes of the producer call. `to`: shared memory, `full`: the barrier that learns of the bytes
-
-// Of two copies under way each gets half of the memory's rate, so the first of two units in large pieces comes as late as the
-// second: FP8 units of few tokens are asked for row by row.
-constexpr int PIECES = COLUMN_IS_TOKEN ? 8 : 1;
-DEVICE void copy_unit(const Arguments& p, int expert, int within, u32 to, u32 full, u64 policy, int lane) {
-    if (lane == 0) barrier_expect(full, UNIT_BYTES + UNIT_SCALES);
-    __syncwarp();
-    if (SCALES_IN_RING) {
-        const u64 unit = (u64)expert * UNITS + within;
-        if (lane == 0) bulk_copy(to, p.w13 + unit * UNIT_BYTES, UNIT_BYTES, full, policy);
-        if (lane == 1) bulk_copy(to + UNIT_BYTES, p.s13 + unit * UNIT_SCALES, UNIT_SCALES, full, policy);
-    } else {
-        // Rows as the checkpoint has them: the gate rows, and the up rows I further down.
-        constexpr u32 HALF = UNIT_BYTES / 2, PIECE = HALF / PIECES;
-        const u8* low = p.w13 + (u64)expert * UNITS * UNIT_BYTES + (u64)within * (GATED ? HALF : UNIT_BYTES);
-        if (lane < 2 * PIECES) {
-            const u32 half = lane / PIECES, at = lane % PIECES * PIECE;
-            bulk_copy(to + half * HALF + at, low + half * (GATED ? (u64)UNITS * HALF : HALF) + at, PIECE, full, policy);
-        }
-    }
-    __syncwarp();
-}
-
-// `listed`: the experts, in the order of their slots.
+// All lanes of the producer call. `listed`: the experts, in the order of their slots; `to`: shared memory, `full`: the barrier that
+// learns of the bytes.
 DEVICE void copy_slices(const u16* listed, int distinct, const Arguments& p, const Work& work, int step, u32 to, u32 full,
                         u64 policy, int lane) {
     const int experts = min(STAGE_EXPERTS, distinct - step * STAGE_EXPERTS);

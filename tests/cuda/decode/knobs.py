@@ -17,7 +17,7 @@ BY_BITS = ("GATHERERS", "HIDDEN_BUFFERS", "ONE_TOKEN_DEPTH")  # its tables, by t
 STAGE_EXPERTS = "STAGE_EXPERTS"  # the most experts of a stage of W2
 SOURCE = {  # (header, its text with {} where the number stands)
     "PAUSE": ("hidden.cuh", "constexpr int PAUSE = {};"),  # ns between two questions for h
-    "PIECES": ("work.cuh", "constexpr int PIECES = COLUMN_IS_TOKEN ? {} : 1;"),  # copies of a unit of FP8
+    "PIECES": ("kernel.cuh", "constexpr int PIECES = COLUMN_IS_TOKEN ? {} : 1;"),  # copies of a unit of FP8
     "LOOK": ("kernel.cuh", "max(1, work.units - {})"),  # units that are left when gatherers begin to look for h
 }
 NAMES = (*PLAN, *BY_BITS, STAGE_EXPERTS, *SOURCE)
