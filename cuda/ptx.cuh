@@ -282,6 +282,12 @@ DEVICE void floats_of_half(u32 pair, float& low, float& high) {
 }
 
 // ---- arithmetic
+// 2^v within two units of the last place; subnormals are zeros.
+DEVICE float exp2_about(float v) {
+    float r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(v));
+    return r;
+}
 // 1 / d within one unit of the last place; subnormals are zeros.
 DEVICE float reciprocal_about(float d) {
     float r;

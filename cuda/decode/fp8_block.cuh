@@ -76,7 +76,7 @@ DEVICE void take_weight_scales(Columns& f) {
 }
 
 DEVICE void prefetch_columns(const Arguments& p, int token, int warp, int o) {
-    if (o < OWN && warp + o * CONSUMERS < H_BLOCKS) prefetch_l1(p.x + (u64)token * p.x_stride + (warp + o * CONSUMERS) * 128);
+    if (o < OWN && has_block(own_block(warp, o))) prefetch_l1(p.x + (u64)token * p.x_stride + own_block(warp, o) * 128);
 }
 
 // This warp's share of one unit: acc[0], acc[1] rows g (gate), acc[2], acc[3] rows g + 8 (up), columns 2t and 2t + 1.
@@ -115,7 +115,6 @@ DEVICE u32 odd_pair(u32 w) { return multiply_bf16(and_or<0x80008000u>(w, (w >> 4
 // hidden_leader(i).
 constexpr int HIDDEN_PARTNER = 2;
 DEVICE constexpr int hidden_leader(int word) { return (word >> 1) * 4 + (word & 1); }
-DEVICE constexpr int hidden_word(int leader) { return (leader >> 2) * 2 + (leader & 1); }
 
 // Where the j-th vector of 8 values of a lane's share of a block of h begins: 16 in a row, as the weights' 16 bytes are.
 DEVICE int hidden_offset(int j, int t) { return (j >> 1) * 64 + t * 16 + (j & 1) * 8; }

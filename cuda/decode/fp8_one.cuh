@@ -3,11 +3,12 @@
 #include "fp8_block.cuh"
 
 constexpr u32 UNIT_SPACE = 16 * UNIT_ROW;
+constexpr int PIECES = 1;
 // A copy a row: gate rows, and the up rows I further down. (Of two copies under way each gets half of the memory's rate, so with
 // large ones the first of two units comes as late as the second.)
 DEVICE UnitCopy unit_copy(const Arguments& p, int lane) {
     const u64 row = GATED && lane >= 8 ? I - 8 + lane : lane;
-    return {lane * UNIT_ROW, lane < 16 ? (u32)H : 0u, p.w13 + row * H, (u64)UNITS * UNIT_BYTES, UNIT_BYTES / (GATED ? 2 : 1)};
+    return {lane * UNIT_ROW, lane < 16 ? (u32)H : 0u, p.w13 + row * H, UNITS * UNIT_BYTES, UNIT_BYTES / (GATED ? 2 : 1), 0};
 }
 
 constexpr u32 X_ROOM = 16;  // bytes of shared memory a warp takes for x: none

@@ -160,7 +160,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
             }
             finish(s, work, h, warp - FINISHER, lane);
             stamp(p, 14, FINISHER * 32);
-            clear_old(p, s.routes.parity, s.routes.distinct, thread - FINISHER * 32);
+            const int rows = COLUMN_IS_TOKEN ? s.routes.distinct * MAX_M : p.tokens * TOP_K;
+            clear_old(p, s.routes.parity, rows * (I / 8), thread - FINISHER * 32);
         }
         return;
     }

@@ -1,36 +1,36 @@
 // A MoE layer for one token, in one launch: what kernel.cuh does, arranged for latency. A block's whole share of the weights
 // has room in shared memory (plan.py builds this where it has), so nothing is ever given back. h passes through the same two
-// buffers of `state`, but a pair of values at a time: each 32-bit word is its own flag, 0 while it is not there. It is stored
-// COPIES times and each block reads one of them: all blocks want it at once.
+// buffers of `state`.
 //
 //   producer   one warp: reads the routes, asks for units of W13, then for stages of W2
 //   finisher   one warp: adds the consumers' parts of a unit, activates, stores h; clears what the launch before left
 //   consumers  phase 1: a unit, k split over the warps
-//              phase 2: a warp takes two slots at a time, each a block of 128 k of one expert, and all the block's rows.
-//              Each lane asks for 16 bytes of h, and a warp waits for no other
+//              phase 2: a warp takes slot after slot, a block of 128 k of one expert, and all the block's rows. Each lane
+//              asks for 16 bytes of h, and a warp waits for no other
 //
 // A route is an expert here: a token that lists one twice reads it twice.
 //
 // Phase 2's products have the weights as left operand. A token fills one column of eight, so the columns serve to spread h:
 // lane 4g + t holds one value, and column g is what that lane holds. Of a product with words 2w and 2w + 1 of the weights only
-// the column whose lanes hold that part of h counts (slot 0: columns 0 to 3, slot 1: 4 to 7); the others are left out when the
-// columns are added. So h needs no way through shared memory, and no shuffles.
+// the column whose lanes hold that part of h counts (one of the first four; the others are those again); what is left is not
+// added. So h needs no way through shared memory, and no shuffles.
 #pragma once
 #include "activate.cuh"
 #include "inputs.cuh"
 #include "work.cuh"
 
-static_assert(MAX_M == 1 && FINISHERS == 1 && COLUMN_IS_TOKEN);
+static_assert(MAX_M == 1 && FINISHERS == 1 && COLUMN_IS_TOKEN && CONSUMERS % PIECES == 0);
 DEVICE constexpr u32 round_up(u32 size) { return (size + 127) / 128 * 128; }
 constexpr int UNITS_MOST = (TOP_K * UNITS + BLOCKS - 1) / BLOCKS, STAGES_MOST = (TOP_K + STAGE_EXPERTS - 1) / STAGE_EXPERTS;
 constexpr u32 UNIT_ROOM = round_up(UNIT_SPACE);
 constexpr u32 STAGE_ROOM = round_up(STAGE_EXPERTS * (SLOT_BYTES + SLOT_SCALES));
 constexpr u32 WEIGHTS_ROOM = UNITS_MOST * UNIT_ROOM + STAGES_MOST * STAGE_ROOM;
 static_assert(WEIGHTS_ROOM == STAGES * STAGE_BYTES, "plan.py reserves this");
-constexpr int BARRIERS = 2 * UNITS_MOST + STAGES_MOST;
+constexpr int FULL_BARRIERS = UNITS_MOST * PIECES + STAGES_MOST * STAGE_BARRIERS, BARRIERS = FULL_BARRIERS + UNITS_MOST;
 
 struct Shared {
-    u64 unit_full[UNITS_MOST], stage_full[STAGES_MOST], part_full[UNITS_MOST];  // barriers; each is used once
+    // Barriers; each is used once.
+    u64 unit_full[UNITS_MOST][PIECES], stage_full[STAGES_MOST][STAGE_BARRIERS], part_full[UNITS_MOST];
     alignas(16) u8 x[CONSUMERS][X_ROOM];
     float part[UNITS_MOST][16 * CONSUMERS];  // the consumers' parts of each row of a unit
     float sums[CONSUMERS][OUT_ROWS];         // each warp's part of out
@@ -39,12 +39,6 @@ struct Shared {
     u16 expert[TOP_K], route[TOP_K];  // of the routes whose id is in range, in order
 };
 static_assert(sizeof(Shared) <= SHARED_ROOM, "plan.py reserves what follows the weights");
-
-// The place of the n-th set bit.
-DEVICE int nth_set(u32 mask, int n) {
-    for (; n > 0; --n) mask &= mask - 1;
-    return __ffs(mask) - 1;
-}
 
 constexpr int SUMS_ARE_WRITTEN = 1, ROUTES_ARE_LISTED = 2;  // named barriers: of the consumers, of all
 
@@ -60,71 +54,84 @@ DEVICE void list_routes(Shared& s, int id, u32 valid, int lane) {
 // ---- producer
 constexpr u32 EVERY_ROUTE = TOP_K == 32 ? ~0u : (1u << TOP_K) - 1;
 
+// A lane's own value, computed here: a shuffle stays where it stands, while ptxas puts off what is first used behind a wait.
+DEVICE u32 settled(u32 value, int lane) { return __shfl_sync(~0u, value, lane); }
+DEVICE const u8* settled(const u8* pointer, int lane) {
+    return (const u8*)((u64)settled((u32)((u64)pointer >> 32), lane) << 32 | settled((u32)(u64)pointer, lane));
+}
+
+template <int COUNT>
+DEVICE void wait_for_all(u64 (&barriers)[COUNT]) {
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i) barrier_wait(shared_address(&barriers[i]), 0);
+}
+
 // From the routes to the first copy everything waits: what does not depend on them is made ready before, barriers know their
-// bytes (init_barriers), and the list for the others comes after it.
+// bytes (init_barriers), and the list comes after it.
 DEVICE void produce(Shared& s, const Arguments& p, u32 base, int lane) {
     const u64 policy = streaming_policy();
     const UnitCopy copy = unit_copy(p, lane);
-    Work work = work_of(TOP_K);
+    const u32 to = settled(base + copy.to, lane), full = settled(shared_address(&s.unit_full[0][copy.piece]), lane);
+    const u8* const first_from = settled(copy.of(0, blockIdx.x % UNITS), lane);
+    const int first = settled(min((int)blockIdx.x / UNITS, TOP_K - 1), lane);  // its route, where every route counts
+    const bool copies = settled(copy.bytes, lane) && blockIdx.x < TOP_K * UNITS;
     wait_for_predecessor();
     const int id = lane < TOP_K ? route_id(p, lane) : -1;
     const u32 valid = __ballot_sync(~0u, id >= 0);
+    const u32 expert = __shfl_sync(~0u, id, first);
+    if (valid == EVERY_ROUTE && copies) bulk_copy(to, first_from + (u64)expert * copy.expert, copy.bytes, full, policy);
+    stamp(p, 9, PRODUCER * 32);
+    list_routes(s, id, valid, lane);
     const int distinct = __popc(valid);
-    if (valid != EVERY_ROUTE) work = work_of(distinct);
+    const Work work = work_of(distinct);
     // At most DEPTH items are under way: what is asked for later would only slow down what is needed first.
     int landed = 0;
-    for (int i = 0; i < work.units; ++i) {
-        const int unit = work.unit(i), place = unit / UNITS;
-        const int expert = __shfl_sync(~0u, id, valid == EVERY_ROUTE ? place : nth_set(valid, place));
-        if (i >= DEPTH) barrier_wait(shared_address(&s.unit_full[landed++]), 0);
-        if (copy.bytes)
-            bulk_copy(base + i * UNIT_ROOM + copy.to, copy.from + expert * copy.expert + unit % UNITS * copy.within, copy.bytes,
-                      shared_address(&s.unit_full[i]), policy);
+#pragma unroll 1
+    for (int i = valid == EVERY_ROUTE; i < work.units; ++i) {
+        const int unit = work.unit(i);
+        const u8* const from = copy.of(s.expert[unit / UNITS], unit % UNITS);
+        if (i >= DEPTH) wait_for_all(s.unit_full[landed++]);
+        if (copy.bytes) bulk_copy(to + i * UNIT_ROOM, from, copy.bytes, full + i * PIECES * 8, policy);
         __syncwarp();
-        if (i > 0) continue;
-        stamp(p, 9, PRODUCER * 32);
-        list_routes(s, id, valid, lane);
     }
-    if (work.units == 0) list_routes(s, id, valid, lane);
     for (int step = 0; step < work.stages; ++step) {
         if (work.units + step >= DEPTH) {
-            barrier_wait(shared_address(landed < work.units ? &s.unit_full[landed] : &s.stage_full[landed - work.units]), 0);
+            if (landed < work.units) wait_for_all(s.unit_full[landed]);
+            else wait_for_all(s.stage_full[landed - work.units]);
             ++landed;
         }
         copy_slices(s.expert, distinct, p, work, step, base + UNITS_MOST * UNIT_ROOM + step * STAGE_ROOM,
-                    shared_address(&s.stage_full[step]), policy, lane);
+                    shared_address(&s.stage_full[step][0]), policy, lane);
     }
 }
 
 // ---- finisher
-constexpr int COPY = TOP_K * I;  // values of h in one of its copies
-static_assert(COPIES == 1 || COPIES == 4);
-
-// lane = (row of 16, half of the warps). A word of h is two rows' values, in the four lanes that held them: one a copy.
+// lane = (row of 16, half of the warps).
 DEVICE void finish_unit(const float* part, u16* to, int lane) {
     const float* from = part + (lane >> 1) * CONSUMERS + (lane & 1) * (CONSUMERS / 2);
     float v = 0.f;
 #pragma unroll
-    for (int w = 0; w < CONSUMERS / 2; ++w) v += from[w];
+    for (int w = 0; w < CONSUMERS / 2; w += 2) v += from[w] + from[w + 1];
     v += __shfl_xor_sync(~0u, v, 1);
     const float up = __shfl_xor_sync(~0u, v, 16);
     v = activate(v, up);
-    constexpr int PARTNER = 2 * HIDDEN_PARTNER;  // in lanes
-    const float partner = __shfl_xor_sync(~0u, v, PARTNER);
-    const bool second = lane & PARTNER;
-    const float low = second ? partner : v, high = second ? v : partner;
-    const u32 pair = HALF_H ? half_pair(low, high) : bf16_pair(low, high);
-    const int row = (lane >> 1 & 7) - (second ? HIDDEN_PARTNER : 0), copy = (lane & 1) + (second ? 2 : 0);
+    const float partner = __shfl_down_sync(~0u, v, 2 * HIDDEN_PARTNER);
+    const u32 pair = HALF_H ? half_pair(v, partner) : bf16_pair(v, partner);
+    u32 word[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) word[i] = __shfl_sync(~0u, pair, (lane & 16) + 2 * hidden_leader(i));
+    if (word[0] == 0) word[0] = 0x80008000u;
     // Not gated: rows 8 to 15 are 8 more of h.
-    if (copy < COPIES && (!GATED || lane < 16))
-        store_relaxed((u32*)(to + copy * COPY + (lane >> 4) * 8) + hidden_word(row), pair ? pair : 0x80008000u);
+    if ((lane & 15) == 0 && (!GATED || lane < 16)) store_relaxed(to + lane / 2, make_uint4(word[0], word[1], word[2], word[3]));
 }
 
 DEVICE void finish(Shared& s, const Work& work, u16* h, int lane) {
+#pragma unroll 1  // what runs last has run before
     for (int i = 0; i < work.units; ++i) {
         const int unit = work.unit(i);
+        const u32 at = settled(unit / UNITS * I + unit % UNITS * (GATED ? 8 : 16), lane);
         barrier_wait(shared_address(&s.part_full[i]), 0);
-        finish_unit(s.part[i], h + unit / UNITS * I + unit % UNITS * (GATED ? 8 : 16), lane);
+        finish_unit(s.part[i], h + at, lane);
     }
 }
 
@@ -137,7 +144,7 @@ DEVICE void consume_units(Shared& s, const Arguments& p, const Work& work, u32 b
             const int next = work.unit(i + 1);
             ask_weight_scales(columns, p, s.expert[next / UNITS], next % UNITS, warp);
         }
-        barrier_wait(shared_address(&s.unit_full[i]), 0);
+        barrier_wait(shared_address(&s.unit_full[i][warp / (CONSUMERS / PIECES)]), 0);
         if (i == 0) stamp(p, 3);
         if (i == 1) stamp(p, 11);
         if (i + 1 == work.units) stamp(p, 12);
@@ -151,12 +158,12 @@ DEVICE void consume_units(Shared& s, const Arguments& p, const Work& work, u32 b
     }
 }
 
-// Its words come one by one.
-DEVICE bool is_there(const uint4& v) { return v.x && v.y && v.z && v.w; }
+// 16 bytes are stored as one value, whose first word is not 0.
+DEVICE bool is_there(const uint4& v) { return v.x != 0; }
 
-// A slot's products, h spread over the columns: total += weight * W2 h of this lane's columns, where they are of half `half`.
+// A slot's products, h spread over the columns: total += weight * W2 h of this lane's columns.
 DEVICE void spread_product(float (&total)[ROW_BLOCKS], const Slot& f, const float (&scale)[ROW_BLOCKS][2], const uint4& h,
-                           float weight, int half, int lane) {
+                           float weight, int lane) {
     float c[4][TILES][4] = {};
 #pragma unroll
     for (int q = 0; q < 2; ++q)
@@ -165,17 +172,15 @@ DEVICE void spread_product(float (&total)[ROW_BLOCKS], const Slot& f, const floa
 #pragma unroll
             for (int tile = 0; tile < TILES; ++tile) spread_mma(c[w][tile], f.a[tile][2 * w + q], q ? h.z : h.x, q ? h.w : h.y);
     // Columns 2t and 2t + 1 hold words 2 (t & 1) and the next.
-    const bool odd = lane & 1, counts = (lane >> 1 & 1) == half;
+    const bool odd = lane & 1;
     auto pick = [&](int row, int e) {  // of row block `row`
         const int tile = row / 2, at = (row & 1) * 2 + e;
         return odd ? c[2 + e][tile][at] : c[e][tile][at];
     };
     const float zero[2] = {ZERO_ROWS ? pick(ROW_BLOCKS, 0) : 0.f, ZERO_ROWS ? pick(ROW_BLOCKS, 1) : 0.f};
 #pragma unroll
-    for (int r = 0; r < ROW_BLOCKS; ++r) {
-        const float value = scale[r][0] * (pick(r, 0) + zero[0]) + scale[r][1] * (pick(r, 1) + zero[1]);
-        if (counts) total[r] = fmaf(weight, value, total[r]);
-    }
+    for (int r = 0; r < ROW_BLOCKS; ++r)
+        total[r] = fmaf(weight, scale[r][0] * (pick(r, 0) + zero[0]) + scale[r][1] * (pick(r, 1) + zero[1]), total[r]);
 }
 
 // FP8's scales of the rows of W2 in two slots.
@@ -183,49 +188,48 @@ struct PairScales {
     float of[2][ROW_BLOCKS];
     DEVICE_MEMBER void load(const Shared& s, const Arguments& p, const Work& work, int first, int slots) {
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int slot = first + half * CONSUMERS;
-            if (!SCALES_IN_RING && slot < slots) load_block_scales(of[half], p, work, s.expert[slot / I_BLOCKS], slot % I_BLOCKS);
+        for (int i = 0; i < 2; ++i) {
+            const int slot = first + i * CONSUMERS;
+            if (!SCALES_IN_RING && slot < slots) load_block_scales(of[i], p, work, s.expert[slot / I_BLOCKS], slot % I_BLOCKS);
         }
     }
 };
 
-// `block_scale`: of the first two slots, asked for before phase 1.
+// `block_scale`: of the first two slots, asked for before phase 1. h is asked for when its turn comes, not ahead: a question
+// that comes too early is in the way of what it waits for (docs/cuda.md).
 DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, const u16* h, u32 stages, PairScales& block_scale,
                           int slots, int warp, int lane) {
+    h += spread_value(lane & 15) * 8;
     float total[ROW_BLOCKS] = {};
     for (int first = warp; first < slots; first += 2 * CONSUMERS) {
         if (first != warp) block_scale.load(s, p, work, first, slots);
-        const int mine = lane < 16 ? first : first + CONSUMERS;  // whose h this lane asks for
-        const u16* const from = h + blockIdx.x % COPIES * COPY + mine * 128 + spread_value(lane & 15) * 8;
-        uint4 v = make_uint4(0, 0, 0, 0);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const int slot = first + half * CONSUMERS;
+        for (int i = 0; i < 2; ++i) {
+            const int slot = first + i * CONSUMERS;
             if (slot >= slots) break;
-            const int d = slot / I_BLOCKS, block = slot % I_BLOCKS, stage = d / STAGE_EXPERTS;
+            const int d = slot / I_BLOCKS, block = slot % I_BLOCKS;
             const float weight = s.weight[s.route[d]];
-            barrier_wait(shared_address(&s.stage_full[stage]), 0);
+            barrier_wait(shared_address(&s.stage_full[d / STAGE_EXPERTS][d % STAGE_EXPERTS]), 0);
             if (slot < CONSUMERS) stamp(p, 5);
-            if (mine < slots && !is_there(v)) v = load_relaxed(from);
+            uint4 v = load_relaxed(h + slot * 128);
             Slot weights;
-            load_slot(weights, stages + stage * STAGE_ROOM, d % STAGE_EXPERTS, block, lane);
+            load_slot(weights, stages + d / STAGE_EXPERTS * STAGE_ROOM, d % STAGE_EXPERTS, block, lane);
             float scale[ROW_BLOCKS][2];
-            spread_scales(scale, weights, block_scale.of[half], 2 * (lane & 1));
+            spread_scales(scale, weights, block_scale.of[i], 2 * (lane & 1));
             Spin spin;
-            while (__any_sync(~0u, lane >> 4 == half && !is_there(v))) {
+            while (__any_sync(~0u, !is_there(v))) {
                 spin.once();
-                if (mine < slots && !is_there(v)) v = load_relaxed(from);
+                if (!is_there(v)) v = load_relaxed(h + slot * 128);
             }
-            if (half == 0) stamp(p, 6);
+            if (i == 0) stamp(p, 6);
             stamp(p, 13);
-            spread_product(total, weights, scale, v, weight, half, lane);
+            spread_product(total, weights, scale, v, weight, lane);
         }
     }
+    // Columns 4 to 7 are columns 0 to 3 again.
 #pragma unroll
     for (int r = 0; r < ROW_BLOCKS; ++r) {
         total[r] += __shfl_xor_sync(~0u, total[r], 1);
-        total[r] += __shfl_xor_sync(~0u, total[r], 2);
         if ((lane & 3) == 0) s.sums[warp][r * 8 + (lane >> 2)] = total[r];
     }
 }
@@ -242,9 +246,9 @@ DEVICE void store_out(const Shared& s, const Arguments& p, const Work& work, int
 DEVICE void init_barriers(Shared& s, int warp, int lane) {
     if (lane == 0)
         for (int i = warp; i < BARRIERS; i += WARPS) {
-            const u32 barrier = shared_address(&s.unit_full[0]) + i * 8;
-            barrier_init(barrier, i < UNITS_MOST + STAGES_MOST ? 1 : CONSUMERS * ARRIVALS);
-            if (i < UNITS_MOST) barrier_expect(barrier, UNIT_BYTES + UNIT_SCALES);
+            const u32 barrier = shared_address(&s.unit_full[0][0]) + i * 8;
+            barrier_init(barrier, i < FULL_BARRIERS ? 1 : CONSUMERS * ARRIVALS);
+            if (i < UNITS_MOST * PIECES) barrier_expect(barrier, (UNIT_BYTES + UNIT_SCALES) / PIECES);
         }
     fence_barrier_init();
 }
@@ -287,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
     if (warp == FINISHER) {
         finish(s, work, h, lane);
         stamp(p, 14, FINISHER * 32);
-        clear_old(p, s.parity, s.distinct, lane);
+        clear_old(p, s.parity, TOP_K * (I / 8), lane);
         return;
     }
     let_successor_start();

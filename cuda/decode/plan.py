@@ -15,10 +15,9 @@ MAX_TOKENS = BUCKETS[-1]
 CONSUMERS = 12  # warps that compute (16 and 24 were tried: docs/cuda.md)
 FINISHERS = 3
 FEW_FINISHERS = 1  # where columns are tokens
-ONE_TOKEN_DEPTH = {4: 3, 8: 2}  # bits -> stages under way
-ONE_TOKEN_COPIES = 4  # of h: all blocks want the same lines
 GATHERERS = {4: 6, 8: 2}  # bits -> warps that gather h, where columns are tokens
 HIDDEN_BUFFERS = {4: 3, 8: 2}  # bits -> stages for which h is gathered ahead, where they fit
+ONE_TOKEN_PIECES = 4  # of a unit, at most, each with a barrier (u4_one.cuh)
 PARTIALS = 2  # buffers between consumers and finishers
 DEPTH = 2  # stages under way at once: more, and what is needed first arrives later (docs/cuda.md)
 BLOCK_SHARED = 227 << 10  # bytes of shared memory one block may take on sm_90
@@ -71,11 +70,6 @@ class Plan:
         return FEW_FINISHERS if columns_are_tokens(self.max_tokens) else FINISHERS
 
     @property
-    def copies(self) -> int:
-        """Copies of h: one reader in so many takes the same."""
-        return ONE_TOKEN_COPIES if self.max_tokens == 1 else 1
-
-    @property
     def gatherers(self) -> int:
         return GATHERERS[self.shape.bits] if columns_are_tokens(self.max_tokens) and self.max_tokens > 1 else 0
 
@@ -89,7 +83,7 @@ class Plan:
         rows = routes = self.max_tokens * self.shape.top_k
         if self.gatherers:
             rows = min(routes, self.shape.num_experts) * self.max_tokens
-        return rows * self.shape.intermediate_size * 2 * self.copies
+        return rows * self.shape.intermediate_size * 2
 
     @property
     def state_bytes(self) -> int:
@@ -106,7 +100,7 @@ class Plan:
             "CONSUMERS": self.consumers, "ROW_BLOCKS": self.row_blocks, "STAGE_EXPERTS": self.stage_experts,
             "STAGE_BYTES": self.stage_bytes, "STAGES": self.stages, "DEPTH": self.depth,
             "PARTIALS": PARTIALS, "FINISHERS": self.finishers, "GATHERERS": self.gatherers,
-            "HIDDEN_BUFFERS": self.hidden_buffers, "STRICT": int(STRICT), "COPIES": self.copies,
+            "HIDDEN_BUFFERS": self.hidden_buffers, "STRICT": int(STRICT),
             "SHARED_ROOM": self.shared_bytes - self.stages * self.stage_bytes,
         }  # fmt: skip
 
@@ -173,7 +167,7 @@ def _one_token(shape: Shape, blocks: int) -> Plan | None:
     stages = -(-shape.top_k // experts)
     weights = units * _round(unit) + stages * _round(experts * expert)
     parts = (
-        8 * (2 * units + stages), CONSUMERS * _x_room(shape), units * 16 * CONSUMERS * 4,
+        8 * ((ONE_TOKEN_PIECES + 1) * units + experts * stages), CONSUMERS * _x_room(shape), units * 16 * CONSUMERS * 4,
         CONSUMERS * row_blocks * 8 * 4, 2 * 4, shape.top_k * (4 + 2 + 2),
     )  # fmt: skip
     shared = _round(weights + sum(parts) + 64)
@@ -181,7 +175,7 @@ def _one_token(shape: Shape, blocks: int) -> Plan | None:
         return None
     return Plan(
         shape, 1, blocks, CONSUMERS, row_blocks, stage_experts=experts, stage_bytes=weights, stages=1,
-        depth=ONE_TOKEN_DEPTH[shape.bits], hidden_buffers=1, shared_bytes=shared,
+        depth=DEPTH, hidden_buffers=1, shared_bytes=shared,
     )  # fmt: skip
 
 

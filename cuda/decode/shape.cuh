@@ -13,7 +13,6 @@
 //   GATHERERS            warps that gather h (hidden.cuh), 0 where nobody does
 //   PARTIALS             buffers between consumers and finishers
 //   STAGES, STAGE_BYTES  the ring
-//   COPIES               of h, of which a thread block reads one (one_token.cuh)
 //   DEPTH                stages under way at once
 //   HIDDEN_BUFFERS       stages for which h is gathered ahead (hidden.cuh)
 //   STAGE_EXPERTS        experts whose slices of W2 make a stage
@@ -68,9 +67,12 @@ struct Hidden {
     u32 b[8][2];
 };
 
-// One token: a lane's copy of a unit, `bytes` from `from` + expert * `expert` + within * `within`, to `to` of the unit's room.
+// What a lane copies of a unit of W13, if `bytes`: to `to` of the unit's room in shared memory. `piece`: which of the unit's
+// barriers learns of it.
 struct UnitCopy {
     u32 to, bytes;
     const u8* from;
-    u64 expert, within;
+    u32 expert, unit;  // bytes from one to the next
+    int piece;
+    DEVICE_MEMBER const u8* of(u32 which, u32 within) const { return from + (u64)which * expert + within * unit; }
 };

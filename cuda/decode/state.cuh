@@ -8,15 +8,14 @@ DEVICE u8* hidden_buffer(const Arguments& p, int parity) { return p.state + STAT
 // Which of the two buffers this launch uses: every block takes a ticket, and a launch is BLOCKS tickets.
 DEVICE int take_parity(const Arguments& p) { return (int)(atomicAdd((u64*)p.state, 1ULL) / BLOCKS & 1); }
 
-// Clear what the launch before this one wrote; the next one writes there.
-DEVICE void clear_old(const Arguments& p, int parity, int distinct, int thread) {
+// Clear what the launch before this one wrote; the next one writes there. `written`: 16-byte values that this launch writes.
+DEVICE void clear_old(const Arguments& p, int parity, u32 written, int thread) {
     u32* const used = (u32*)(p.state + 8);
     uint4* const old = (uint4*)hidden_buffer(p, parity ^ 1);
     const u32 values = used[parity ^ 1];
     for (u32 i = blockIdx.x * FINISHERS * 32 + thread; i < values; i += BLOCKS * FINISHERS * 32)
         old[i] = make_uint4(0, 0, 0, 0);
-    const u32 rows = COLUMN_IS_TOKEN ? distinct * MAX_M : p.tokens * TOP_K;
-    if (blockIdx.x == 0 && thread == 0) used[parity] = (MAX_M == 1 ? COPIES * TOP_K : rows) * (I * 2 / 16);
+    if (blockIdx.x == 0 && thread == 0) used[parity] = written;
 }
 
 // TRACE=1, for tuning: clock stamps behind the two buffers, 16 places a block (`state` must be BLOCKS * 128 bytes longer than

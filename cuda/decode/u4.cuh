@@ -46,7 +46,7 @@ constexpr float TINY = 1e-30f;
 // The last bit of the float 3 * 2^22 counts ones: COUNT_BITS + n are the bits of COUNT_ZERO + n.
 constexpr int COUNT_BITS = 0x4B400000;
 constexpr float COUNT_ZERO = 12582912.f;
-constexpr u32 LOWER = 0x0F0F0F0Fu;  // the lower nibbles of a word
+constexpr u32 LOWER = 0x0F0F0F0Fu, UPPER = 0xF0F0F0F0u;  // the nibbles of a word
 DEVICE float counted(int c) { return __int_as_float(c) - COUNT_ZERO; }
 
 DEVICE float widen(u32 pair, int half) {
@@ -140,9 +140,40 @@ DEVICE void take_weight_scales(Columns&) {}
 
 // Block `o` of those that this warp takes of a token.
 DEVICE void prefetch_columns(const Arguments& p, int token, int warp, int o) {
-    if (o >= OWN || warp + o * CONSUMERS >= H_BLOCKS) return;
-    const u16* row = (const u16*)p.x + (u64)token * p.x_stride + (warp + o * CONSUMERS) * 128;
+    if (o >= OWN || !has_block(own_block(warp, o))) return;
+    const u16* row = (const u16*)p.x + (u64)token * p.x_stride + own_block(warp, o) * 128;
     prefetch_l1(row), prefetch_l1(row + 64);
+}
+
+// Few tokens: upper nibbles are multiplied where they are, as 16 times their value, and summed apart. That saves the shifts.
+constexpr bool IN_PLACE = PAIRED && WORDS % 2 == 0;
+constexpr float COUNTS = IN_PLACE ? 1.f / 16 : 1.f;  // what 1 of a group's sum is
+
+// A group's sums, as bits of COUNT_ZERO and the sum.
+DEVICE void group_product(int (&sum)[HALVES][4], const uint4& gate, const uint4& up, const Columns& f, int o, int group) {
+#pragma unroll
+    for (int i = 0; i < 4 * HALVES; ++i) sum[i / 4][i % 4] = COUNT_BITS;
+    if (IN_PLACE) {
+        int lower[4] = {};
+#pragma unroll
+        for (int j = group * WORDS; j < (group + 1) * WORDS; j += 2) {
+            const u32 a = word_of(gate, j), b = word_of(up, j), c = word_of(gate, j + 1), d = word_of(up, j + 1);
+            const u32(&byte)[2] = f.byte[0][o][j], (&next)[2] = f.byte[0][o][j + 1];
+            mma_u8s8(lower, a & LOWER, b & LOWER, c & LOWER, d & LOWER, byte[0], next[0]);
+            mma_u8s8(sum[0], a & UPPER, b & UPPER, c & UPPER, d & UPPER, byte[1], next[1]);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) sum[0][i] += 16 * lower[i];
+    } else {
+#pragma unroll
+        for (int j = group * WORDS; j < (group + 1) * WORDS; ++j) {
+            const u32 a = word_of(gate, j), b = word_of(up, j);
+            const u32 a0 = a & LOWER, a1 = b & LOWER, a2 = a >> 4 & LOWER, a3 = b >> 4 & LOWER;
+#pragma unroll
+            for (int half = 0; half < HALVES; ++half)
+                mma_u8s8(sum[half], a0, a1, a2, a3, f.byte[half][o][j][0], f.byte[half][o][j][1]);
+        }
+    }
 }
 
 // This warp's share of one unit: acc[0..HALVES) rows g (gate), then rows g + 8 (up), for the tokens of this lane's columns.
@@ -157,16 +188,7 @@ DEVICE void unit_product(float (&acc)[SUMS], u32 stage, const Columns& f, int wa
 #pragma unroll
         for (int group = 0; group < GROUPS; ++group) {
             int sum[HALVES][4];
-#pragma unroll
-            for (int i = 0; i < 4 * HALVES; ++i) sum[i / 4][i % 4] = COUNT_BITS;
-#pragma unroll
-            for (int j = group * WORDS; j < (group + 1) * WORDS; ++j) {
-                const u32 a = word_of(gate, j), b = word_of(up, j);
-                const u32 a0 = a & LOWER, a1 = b & LOWER, a2 = a >> 4 & LOWER, a3 = b >> 4 & LOWER;
-#pragma unroll
-                for (int half = 0; half < HALVES; ++half)
-                    mma_u8s8(sum[half], a0, a1, a2, a3, f.byte[half][o][j][0], f.byte[half][o][j][1]);
-            }
+            group_product(sum, gate, up, f, o, group);
             const u32 scales = stage + UNIT_BYTES + ((block * GROUPS + group) * 16 + g * 2) * SCALE_BYTES;
             const float scale[2] = {scale_at(scales), scale_at(scales + SCALE_BYTES)};
 #pragma unroll
@@ -175,7 +197,7 @@ DEVICE void unit_product(float (&acc)[SUMS], u32 stage, const Columns& f, int wa
                 const int high = PAIRED ? sum[0][2 * row] : sum[0][i & 3];
                 const int low = PAIRED ? sum[0][2 * row + 1] : sum[HALVES - 1][i & 3];
                 const float value = fmaf(counted(high), 256.f, counted(low));
-                acc[i] = fmaf(scale[row], fmaf(value, f.step[o][c], -f.zero[o][group][c]), acc[i]);
+                acc[i] = fmaf(scale[row], fmaf(value, f.step[o][c] * COUNTS, -f.zero[o][group][c]), acc[i]);
             }
         }
     }
@@ -185,7 +207,6 @@ DEVICE void unit_product(float (&acc)[SUMS], u32 stage, const Columns& f, int wa
 // hidden_leader(i).
 constexpr int HIDDEN_PARTNER = 1;
 DEVICE constexpr int hidden_leader(int word) { return 2 * word; }
-DEVICE constexpr int hidden_word(int leader) { return leader / 2; }
 
 // Where the j-th vector of 8 values of a lane's share of a block of h begins.
 DEVICE int hidden_offset(int j, int t) { return j * 32 + t * 8; }

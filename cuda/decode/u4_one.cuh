@@ -4,9 +4,15 @@
 #include "u4_bytes.cuh"
 
 constexpr u32 UNIT_SPACE = UNIT_BYTES + UNIT_SCALES;
+// A unit comes in pieces along k, each with a barrier of its own. Some warps begin while the others' weights are on their way,
+// and in the end they are not in one another's way.
+constexpr int PIECES = SIDE_BY_SIDE ? 4 : 1;
 DEVICE UnitCopy unit_copy(const Arguments& p, int lane) {
-    const u32 bytes = lane ? UNIT_SCALES : UNIT_BYTES;
-    return {lane ? UNIT_BYTES : 0, lane < 2 ? bytes : 0, lane ? p.s13 : p.w13, (u64)UNITS * bytes, bytes};
+    const int piece = lane % PIECES;
+    const bool scales = lane >= PIECES;
+    const u32 unit = scales ? UNIT_SCALES : UNIT_BYTES, bytes = unit / PIECES;
+    return {(scales ? UNIT_BYTES : 0) + piece * bytes, lane < 2 * PIECES ? bytes : 0, (scales ? p.s13 : p.w13) + piece * bytes,
+            UNITS * unit, unit, piece};
 }
 
 // x: every lane splits 8 of a warp's values, which then pass through shared memory (`room`, of this warp), the same into all

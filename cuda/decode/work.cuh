@@ -31,12 +31,22 @@ DEVICE Work work_of(int distinct) {
     return w;
 }
 
-// All lanes of the producer call. `listed`: the experts, in the order of their slots; `to`: shared memory, `full`: the barrier that
-// learns of the bytes.
+// Barriers of a stage. One token: one for each expert, whose warps begin while the others' weights are on their way, and in the
+// end are not in one another's way.
+constexpr int STAGE_BARRIERS = MAX_M == 1 ? STAGE_EXPERTS : 1;
+
+// All lanes of the producer call. `listed`: the experts, in the order of their slots; `to`: shared memory, `full`: the first of
+// the barriers that learn of the bytes.
 DEVICE void copy_slices(const u16* listed, int distinct, const Arguments& p, const Work& work, int step, u32 to, u32 full,
                         u64 policy, int lane) {
     const int experts = min(STAGE_EXPERTS, distinct - step * STAGE_EXPERTS);
-    if (lane == 0) barrier_expect(full, experts * work.row_blocks * (ROW_BLOCK_BYTES + ROW_BLOCK_SCALES));
+    const u32 bytes = work.row_blocks * (ROW_BLOCK_BYTES + ROW_BLOCK_SCALES);  // of an expert
+    if constexpr (STAGE_BARRIERS == 1) {
+        if (lane == 0) barrier_expect(full, experts * bytes);
+    } else {
+        full += lane * 8;  // of this lane's expert
+        if (lane < experts) barrier_expect(full, bytes);
+    }
     __syncwarp();
     if (lane < experts) {
         const u64 row = (u64)listed[step * STAGE_EXPERTS + lane] * OUT_BLOCKS + work.row_first;

@@ -12,12 +12,13 @@ from xpu_moe.cuda.compiler import Program
 from xpu_moe.cuda.decode import plan as plans
 from xpu_moe.cuda.decode.plan import Plan, Shape
 
-PLAN = ("CONSUMERS", "DEPTH", "ONE_TOKEN_COPIES", "FEW_FINISHERS", "FINISHERS", "PARTIALS")  # numbers of plan.py
-BY_BITS = ("GATHERERS", "HIDDEN_BUFFERS", "ONE_TOKEN_DEPTH")  # its tables, by the bits of a weight
+PLAN = ("CONSUMERS", "DEPTH", "FEW_FINISHERS", "FINISHERS", "PARTIALS")  # numbers of plan.py
+BY_BITS = ("GATHERERS", "HIDDEN_BUFFERS")  # its tables, by the bits of a weight
 STAGE_EXPERTS = "STAGE_EXPERTS"  # the most experts of a stage of W2
 SOURCE = {  # (header, its text with {} where the number stands)
     "PAUSE": ("hidden.cuh", "constexpr int PAUSE = {};"),  # ns between two questions for h
     "PIECES": ("kernel.cuh", "constexpr int PIECES = COLUMN_IS_TOKEN ? {} : 1;"),  # copies of a unit of FP8
+    "ONE_TOKEN_PIECES": ("u4_one.cuh", "constexpr int PIECES = SIDE_BY_SIDE ? {} : 1;"),  # of a unit of one token
     "LOOK": ("kernel.cuh", "max(1, work.units - {})"),  # units that are left when gatherers begin to look for h
 }
 NAMES = (*PLAN, *BY_BITS, STAGE_EXPERTS, *SOURCE)

@@ -20,6 +20,7 @@ class Planted:
     tokens: int = 4
     bits: int = 4
     row_blocks: int = 4
+    wide: bool = False  # a hidden size of which every warp has as many blocks
 
     def __str__(self) -> str:
         return self.name
@@ -131,14 +132,37 @@ PLANTED = (
     # ---- one token (one_token.cuh)
     Planted(
         "one token: consumers do not wait for a unit",
-        "        barrier_wait(shared_address(&s.unit_full[i]), 0);\n        if (i == 0) stamp(p, 3);",
+        "        barrier_wait(shared_address(&s.unit_full[i][warp / (CONSUMERS / PIECES)]), 0);\n"
+        "        if (i == 0) stamp(p, 3);",
         "        if (i == 0) stamp(p, 3);",
         f"{RACE}: a read .* a copy",
         tokens=1,
     ),
     without(
         "one token: consumers do not wait for W2",
-        "            barrier_wait(shared_address(&s.stage_full[stage]), 0);\n",
+        "            barrier_wait(shared_address(&s.stage_full[d / STAGE_EXPERTS][d % STAGE_EXPERTS]), 0);\n",
+        tokens=1,
+    ),
+    Planted(
+        "one token: all wait for the first piece of a unit",
+        "[warp / (CONSUMERS / PIECES)]",
+        "[0]",
+        f"{RACE}: a read .* a copy",
+        tokens=1,
+        wide=True,
+    ),
+    Planted(
+        "one token: all wait for the first expert of a stage",
+        "[d / STAGE_EXPERTS][d % STAGE_EXPERTS]",
+        "[d / STAGE_EXPERTS][0]",
+        f"{RACE}: a read .* a copy",
+        tokens=1,
+    ),
+    Planted(
+        "one token: the first copy is made for routes that are out of range as well",
+        "if (valid == EVERY_ROUTE && copies)",
+        "if (copies)",
+        f"outside every tensor|{RACE}: a copy .* a write|wrong numbers",
         tokens=1,
     ),
     without(
@@ -148,21 +172,21 @@ PLANTED = (
     ),
     Planted(
         "one token: a zero is stored as what marks a value that is not there",
-        "pair ? pair : 0x80008000u",
-        "pair",
+        "    if (word[0] == 0) word[0] = 0x80008000u;\n    // Not gated: rows",
+        "    // Not gated: rows",
         "nobody goes on",
         tokens=1,
     ),
     Planted(
-        "one token: h is taken when its first word is there",
-        "return v.x && v.y && v.z && v.w;",
-        "return v.x != 0;",
+        "one token: half of h is waited for",
+        "__any_sync(~0u, !is_there(v))",
+        "__any_sync(~0u, lane < 8 && !is_there(v))",
         "wrong numbers",
         tokens=1,
     ),
     Planted(
         "one token: nobody looks whether h is there",
-        "while (__any_sync(~0u, lane >> 4 == half && !is_there(v)))",
+        "while (__any_sync(~0u, !is_there(v)))",
         "while (false)",
         "wrong numbers",
         tokens=1,
@@ -181,24 +205,24 @@ PLANTED = (
         tokens=1,
     ),
     Planted(
-        "one token: only one copy of h is cleared",
-        "(MAX_M == 1 ? COPIES * TOP_K : rows)",
-        "rows",
+        "one token: half of h is cleared",
+        "clear_old(p, s.parity, TOP_K * (I / 8), lane)",
+        "clear_old(p, s.parity, TOP_K * (I / 16), lane)",
         "wrong numbers",
         tokens=1,
         row_blocks=1,
     ),
     Planted(
         "one token: 16 bytes more are waited for than come",
-        "barrier_expect(barrier, UNIT_BYTES + UNIT_SCALES)",
-        "barrier_expect(barrier, UNIT_BYTES + UNIT_SCALES + 16)",
+        "barrier_expect(barrier, (UNIT_BYTES + UNIT_SCALES) / PIECES)",
+        "barrier_expect(barrier, (UNIT_BYTES + UNIT_SCALES) / PIECES + 16)",
         "nobody goes on",
         tokens=1,
     ),
     Planted(
         "one token: a copy begins 16 bytes late",
-        "copy.from + expert * copy.expert",
-        "copy.from + 16 + expert * copy.expert",
+        "first_from + (u64)expert * copy.expert",
+        "first_from + 16 + (u64)expert * copy.expert",
         "a bulk copy of .* outside every tensor|wrong numbers",
         tokens=1,
     ),

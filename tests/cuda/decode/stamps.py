@@ -163,7 +163,7 @@ def calls_of(
         inputs = family.inputs(x, routes)
         pair = (inputs.x_q, inputs.x_scale) if isinstance(inputs, PreparedInputs) else (x, None)
         bound = launch.Bound(chosen.shape, family.layers[index % len(family.layers)])
-        bound._kernels[chosen.max_tokens] = (chosen, kernel, state)  # in place of the product's variant and state
+        bound._kernels[bucket(tokens)] = (chosen, kernel, state)  # in place of the product's variant and state
         out = torch.empty_like(x)
         calls.append((_call(bound, (*pair, routes.weights, routes.ids, out)), out))
     return calls

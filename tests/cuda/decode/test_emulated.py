@@ -76,6 +76,7 @@ def bytes_of(layer: Layer, experts: int) -> int:
 
 
 LAYERS = {bits: Layer(v, 7, "cpu") for bits, v in ((4, SMALL_U4), (8, SMALL_FP8))}
+WIDE = Layer(Variant(4, 1536, 128, 4, 2, group=64), 7, "cpu")
 
 
 @pytest.mark.slow
@@ -161,6 +162,25 @@ def test_one_token_may_list_an_expert_twice_or_none(bits):
     assert card.counted[1].copied_bytes == 0 and bool((none.out == 0).all())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "variant",
+    (WIDE.variant, Variant(8, 1536, 128, 4, 2), Variant(4, 3072, 256, 4, 3, "relu2_no_mul", group=32)),
+    ids=str,
+)
+def test_one_token_whose_blocks_are_shared_out_evenly(variant):
+    """Every warp has as many blocks of k, side by side, and a 4-bit unit comes in pieces."""
+    layer = Layer(variant, 7, "cpu")
+    calls = [Call(layer, 1, seed) for seed in range(3)]
+    with emulated(Card(3)) as card:
+        calls[0]()
+        with card.queue():
+            for call in calls:
+                call()
+    assert max(call.error() for call in calls) < BOUND
+    assert card.counted[0].copied_bytes == bytes_of(layer, variant.top_k)
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("bits", (4, 8))
 def test_the_models_own_sizes(bits):
@@ -178,7 +198,8 @@ def test_a_planted_fault_is_found(fault):
     found = ""
     with emulated(Card(fault.row_blocks, edit=fault.edit)) as card:
         for seed in range(8):
-            calls = [Call(LAYERS[fault.bits], fault.tokens, seed * 4 + i) for i in range(4)]
+            layer = WIDE if fault.wide else LAYERS[fault.bits]
+            calls = [Call(layer, fault.tokens, seed * 4 + i) for i in range(4)]
             calls[2].ids[0, 1] = 1 << 20  # of no account, where ids are checked
             calls[3].x[0] = 0
             try:

@@ -48,7 +48,7 @@ def test_a_plan_is_sound_or_says_why_not(bits, hidden, inter, experts, top_k, gr
     if found.max_tokens == 1:  # room for everything that a block may have
         units = -(-top_k * inter * 16 // blocks)
         assert found.stage_bytes >= units * 16 * hidden * 128 * bits // 8 + top_k * found.row_blocks * row_block
-        assert found.stages == 1 and found.state_half == top_k * inter * 128 * 2 * found.copies
+        assert found.stages == 1 and found.state_half == top_k * inter * 128 * 2
         return
     tokens = found.max_tokens
     assert found.depth <= found.stages <= found.consumers, "a consumer warp makes each stage's barrier"

@@ -179,6 +179,11 @@ def test_the_table_says_what_was_traced_and_that_stamps_cost_time(kernel, capsys
     assert "W13" not in text
 
 
+def test_one_token_of_a_layer_too_large_for_its_kernel_is_traced_in_the_next_variant(kernel, capsys):
+    assert stamps.main([*SMALL, "--hidden", "512", "--inter", "1536"]) == 0
+    assert "u4, M 1 (variant for 4), H 512, I 1536" in capsys.readouterr().out and len(kernel.launches) == 5
+
+
 def test_a_kernel_without_stamps_is_an_error(kernel, monkeypatch, capsys):
     monkeypatch.setattr(Kernel, "launch", lambda *arguments, **keywords: None)
     assert stamps.main(SMALL) == 1

@@ -20,7 +20,7 @@ from xpu_moe.cuda.decode.plan import plan
 
 OTHER = {
     "CONSUMERS": 8, "DEPTH": 3, "FEW_FINISHERS": 2, "FINISHERS": 4, "PARTIALS": 3, "GATHERERS": 3, "HIDDEN_BUFFERS": 1,
-    "STAGE_EXPERTS": 2, "PAUSE": 0, "PIECES": 4, "LOOK": 1, "ONE_TOKEN_DEPTH": 1, "ONE_TOKEN_COPIES": 1,
+    "STAGE_EXPERTS": 2, "PAUSE": 0, "PIECES": 4, "LOOK": 1, "ONE_TOKEN_PIECES": 2,
 }  # fmt: skip
 SMALL = ["--hidden", "256", "--inter", "128", "--experts", "4", "--top-k", "2", "--calls", "3", "--rounds", "2"]
 

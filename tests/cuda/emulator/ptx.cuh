@@ -128,6 +128,10 @@ DEVICE void floats_of_half(u32 pair, float& low, float& high) { low = float_of_h
 
 // ---- arithmetic
 // Any of the numbers that lie within a unit of the last place of 1 / d.
+DEVICE float exp2_about(float v) {
+    const float r = std::exp2(v);
+    return r < 1.17549435e-38f ? 0.f : r;
+}
 DEVICE float reciprocal_about(float d) {
     if (std::fabs(d) < 0x1p-126f) d = std::copysign(0.f, d);
     const float r = 1.f / d;
