@@ -45,7 +45,8 @@ DEVICE void list_experts(Routes& r, const Arguments& p, int lane) {
     const int id = lane < p.tokens * TOP_K ? route_id(p, lane) : -1;
     r.listed_id[lane & (ONE_WARP ? 31 : 0)] = id;
     __syncwarp();
-    named_arrive<IDS_ARE_READ, 64>();
+    if (STRICT) named_sync<IDS_ARE_READ, 64>();  // racecheck has arrivals that wait to follow, and no others
+    else named_arrive<IDS_ARE_READ, 64>();
     const u32 below = (1u << lane) - 1, same = lanes_with(id);
     const bool leads = same && (same & below) == 0;
     const u32 leaders = __ballot_sync(~0u, leads);

@@ -65,11 +65,8 @@ DEVICE void load_block_scales(float (&scale)[ROW_BLOCKS], const Arguments& p, co
     for (int r = 0; r < ROW_BLOCKS; ++r) scale[r] = scales[min(work.row_first + r, OUT_BLOCKS - 1) / 16 * I_BLOCKS];
 }
 
-// STRICT=1: every lane arrives, not one for its warp. compute-sanitizer's racecheck follows arrivals lane by lane and does
+// STRICT: every lane arrives, not one for its warp. compute-sanitizer's racecheck follows arrivals lane by lane and does
 // not see that __syncwarp orders the others before the one.
-#ifndef STRICT
-#define STRICT 0
-#endif
 constexpr int ARRIVALS = STRICT ? 32 : 1;  // of a warp
 DEVICE void warp_arrive(u32 barrier, int lane) {
     __syncwarp();
