@@ -180,9 +180,6 @@ DEVICE void store_relaxed(void* pointer, uint4 v) {
     asm volatile("{ .reg .b128 v; mov.b128 v, {%1, %2}; st.relaxed.gpu.global.b128 [%0], v; }" ::"l"(pointer), "l"(low), "l"(high)
                  : "memory");
 }
-DEVICE void store_relaxed(void* pointer, u32 v) {
-    asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(pointer), "r"(v) : "memory");
-}
 DEVICE void store_shared(u32 address, uint4 v) {
     asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w) : "memory");
 }

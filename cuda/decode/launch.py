@@ -21,8 +21,8 @@ _HERE = Path(__file__).parent
 _SOURCES = {4: "moe_u4.cu", 8: "moe_fp8_block.cu"}
 _HEADERS = (
     "shape.cuh", "u4.cuh", "u4_bytes.cuh", "u4_few.cuh", "u4_one.cuh", "fp8_block.cuh", "fp8_one.cuh", "inputs.cuh",
-    "state.cuh", "work.cuh", "activate.cuh", "one_token.cuh", "routes.cuh", "block.cuh", "hidden.cuh", "units.cuh",
-    "slots.cuh", "kernel.cuh",
+    "state.cuh", "work.cuh", "activate.cuh", "spread.cuh", "one_token.cuh", "routes.cuh", "block.cuh", "hidden.cuh",
+    "units.cuh", "slots.cuh", "kernel.cuh",
 )  # fmt: skip
 _SIGNATURE = "PPPPPPPPPPQiiiii"
 _states: dict[tuple[int, int], torch.Tensor] = {}

@@ -9,14 +9,10 @@
 //              asks for 16 bytes of h, and a warp waits for no other
 //
 // A route is an expert here: a token that lists one twice reads it twice.
-//
-// Phase 2's products have the weights as left operand. A token fills one column of eight, so the columns serve to spread h:
-// lane 4g + t holds one value, and column g is what that lane holds. Of a product with words 2w and 2w + 1 of the weights only
-// the column whose lanes hold that part of h counts (one of the first four; the others are those again); what is left is not
-// added. So h needs no way through shared memory, and no shuffles.
 #pragma once
 #include "activate.cuh"
 #include "inputs.cuh"
+#include "spread.cuh"
 #include "work.cuh"
 
 static_assert(MAX_M == 1 && FINISHERS == 1 && COLUMN_IS_TOKEN && CONSUMERS % PIECES == 0);
@@ -161,28 +157,6 @@ DEVICE void consume_units(Shared& s, const Arguments& p, const Work& work, u32 b
 // 16 bytes are stored as one value, whose first word is not 0.
 DEVICE bool is_there(const uint4& v) { return v.x != 0; }
 
-// A slot's products, h spread over the columns: total += weight * W2 h of this lane's columns.
-DEVICE void spread_product(float (&total)[ROW_BLOCKS], const Slot& f, const float (&scale)[ROW_BLOCKS][2], const uint4& h,
-                           float weight, int lane) {
-    float c[4][TILES][4] = {};
-#pragma unroll
-    for (int q = 0; q < 2; ++q)
-#pragma unroll
-        for (int w = 0; w < 4; ++w)
-#pragma unroll
-            for (int tile = 0; tile < TILES; ++tile) spread_mma(c[w][tile], f.a[tile][2 * w + q], q ? h.z : h.x, q ? h.w : h.y);
-    // Columns 2t and 2t + 1 hold words 2 (t & 1) and the next.
-    const bool odd = lane & 1;
-    auto pick = [&](int row, int e) {  // of row block `row`
-        const int tile = row / 2, at = (row & 1) * 2 + e;
-        return odd ? c[2 + e][tile][at] : c[e][tile][at];
-    };
-    const float zero[2] = {ZERO_ROWS ? pick(ROW_BLOCKS, 0) : 0.f, ZERO_ROWS ? pick(ROW_BLOCKS, 1) : 0.f};
-#pragma unroll
-    for (int r = 0; r < ROW_BLOCKS; ++r)
-        total[r] = fmaf(weight, scale[r][0] * (pick(r, 0) + zero[0]) + scale[r][1] * (pick(r, 1) + zero[1]), total[r]);
-}
-
 // FP8's scales of the rows of W2 in two slots.
 struct PairScales {
     float of[2][ROW_BLOCKS];
@@ -221,7 +195,7 @@ DEVICE void consume_slots(Shared& s, const Arguments& p, const Work& work, const
                 spin.once();
                 if (!is_there(v)) v = load_relaxed(h + slot * 128);
             }
-            if (i == 0) stamp(p, 6);
+            if (slot < CONSUMERS) stamp(p, 6);
             stamp(p, 13);
             spread_product(total, weights, scale, v, weight, lane);
         }
@@ -242,7 +216,7 @@ DEVICE void store_out(const Shared& s, const Arguments& p, const Work& work, int
     p.out[work.row_first * 8 + thread] = HALF_X ? half_of(v) : bf16_of(v);
 }
 
-// Each barrier is made by a warp of its own, while the launch before is still at work; those of units learn of their bytes.
+// The warps share the barriers out, while the launch before is still at work; those of units learn of their bytes.
 DEVICE void init_barriers(Shared& s, int warp, int lane) {
     if (lane == 0)
         for (int i = warp; i < BARRIERS; i += WARPS) {

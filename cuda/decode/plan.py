@@ -17,7 +17,7 @@ FINISHERS = 3
 FEW_FINISHERS = 1  # where columns are tokens
 GATHERERS = {4: 6, 8: 2}  # bits -> warps that gather h, where columns are tokens
 HIDDEN_BUFFERS = {4: 3, 8: 2}  # bits -> stages for which h is gathered ahead, where they fit
-ONE_TOKEN_PIECES = 4  # of a unit, at most, each with a barrier (u4_one.cuh)
+ONE_TOKEN_PIECES = 4  # of a unit, each with a barrier, where they can be made (u4_one.cuh)
 PARTIALS = 2  # buffers between consumers and finishers
 DEPTH = 2  # stages under way at once: more, and what is needed first arrives later (docs/cuda.md)
 BLOCK_SHARED = 227 << 10  # bytes of shared memory one block may take on sm_90
@@ -100,7 +100,7 @@ class Plan:
             "CONSUMERS": self.consumers, "ROW_BLOCKS": self.row_blocks, "STAGE_EXPERTS": self.stage_experts,
             "STAGE_BYTES": self.stage_bytes, "STAGES": self.stages, "DEPTH": self.depth,
             "PARTIALS": PARTIALS, "FINISHERS": self.finishers, "GATHERERS": self.gatherers,
-            "HIDDEN_BUFFERS": self.hidden_buffers, "STRICT": int(STRICT),
+            "HIDDEN_BUFFERS": self.hidden_buffers, "STRICT": int(STRICT), "ONE_TOKEN_PIECES": ONE_TOKEN_PIECES,
             "SHARED_ROOM": self.shared_bytes - self.stages * self.stage_bytes,
         }  # fmt: skip
 
@@ -162,7 +162,7 @@ def _one_token(shape: Shape, blocks: int) -> Plan | None:
     row_blocks = _row_blocks(shape, blocks)
     expert = row_blocks * _row_block_bytes(shape)
     unit = _unit_bytes(shape) + (16 * 64 if shape.bits == 8 else 0)  # UNIT_ROW of fp8_block.cuh
-    experts = min(CONSUMERS // inter_blocks, shape.top_k)
+    experts = _one_token_experts(inter_blocks, shape.top_k)
     units = -(-shape.top_k * (shape.intermediate_size // (8 if shape.gated else 16)) // blocks)
     stages = -(-shape.top_k // experts)
     weights = units * _round(unit) + stages * _round(experts * expert)
@@ -189,6 +189,11 @@ def _stage_experts(inter_blocks: int, expert_bytes: int, unit_bytes: int) -> int
     """How many experts' slices of W2 make a stage: most warps busy, and no larger than a unit of W13 where possible."""
     fitting = [n for n in range(1, CONSUMERS // inter_blocks + 1) if n == 1 or n * expert_bytes <= unit_bytes]
     return max(fitting, key=lambda n: (CONSUMERS // (n * inter_blocks) * n, n))
+
+
+def _one_token_experts(inter_blocks: int, top_k: int) -> int:
+    """As `_stage_experts`, for one token: a barrier for each expert makes a stage's size of little account."""
+    return min(CONSUMERS // inter_blocks, top_k)
 
 
 def _check(shape: Shape) -> None:

@@ -6,6 +6,7 @@
 constexpr int ROUTES = MAX_M * TOP_K;
 constexpr int MOST_DISTINCT = ROUTES < E ? ROUTES : E;
 constexpr bool ONE_WARP = COLUMN_IS_TOKEN && ROUTES <= 32;  // a lane a route: no barrier among warps
+static_assert(ONE_WARP || E <= THREADS, "sort_in_a_block has a thread for each expert; plan.py refuses more");
 
 // What a variant does not use is one element, so that the code that would use it compiles.
 struct Routes {
@@ -45,7 +46,8 @@ DEVICE void list_experts(Routes& r, const Arguments& p, int lane) {
     const int id = lane < p.tokens * TOP_K ? route_id(p, lane) : -1;
     r.listed_id[lane & (ONE_WARP ? 31 : 0)] = id;
     __syncwarp();
-    if (STRICT) named_sync<IDS_ARE_READ, 64>();  // racecheck has arrivals that wait to follow, and no others
+    // Racecheck seems to count an arrival here for the next barrier as well (docs/cuda.md, Checked).
+    if (STRICT) named_sync<IDS_ARE_READ, 64>();
     else named_arrive<IDS_ARE_READ, 64>();
     const u32 below = (1u << lane) - 1, same = lanes_with(id);
     const bool leads = same && (same & below) == 0;

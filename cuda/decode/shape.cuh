@@ -14,6 +14,7 @@
 //   PARTIALS             buffers between consumers and finishers
 //   STAGES, STAGE_BYTES  the ring
 //   DEPTH                stages under way at once
+//   ONE_TOKEN_PIECES     of a unit, with a barrier each (u4_one.cuh)
 //   HIDDEN_BUFFERS       stages for which h is gathered ahead (hidden.cuh)
 //   STAGE_EXPERTS        experts whose slices of W2 make a stage
 //   ROW_BLOCKS           the most 8-row blocks of W2 that one thread block owns
@@ -48,7 +49,7 @@ constexpr bool COLUMN_IS_TOKEN = MAX_M <= 4;
 constexpr int STATE_HEADER = 256;                            // bytes of `state` before its buffers (state.cuh)
 static_assert((COLUMN_IS_TOKEN && MAX_M > 1) == (GATHERERS != 0), "h is gathered where columns are several tokens");
 static_assert(CONSUMERS % 4 == 0, "finish_column adds the warps' parts by quarters");
-static_assert(H % 128 == 0 && I % 128 == 0 && E <= THREADS && MAX_M <= 64, "plan.py refuses the rest");
+static_assert(H % 128 == 0 && I % 128 == 0 && MAX_M <= 64, "plan.py refuses the rest");
 
 struct Arguments {
     const u8* x;      // [tokens, H], 16-bit floats, or e4m3 with

@@ -20,7 +20,8 @@ DEVICE void clear_old(const Arguments& p, int parity, u32 written, int thread) {
 
 // TRACE=1, for tuning: clock stamps behind the two buffers, 16 places a block (`state` must be BLOCKS * 128 bytes longer than
 // plan.py says). A later stamp of the same number overwrites an earlier one.
-//   warp 0    0 started; 1 the launch before is over; 2 routes sorted; 3 first unit in shared memory; 4 W13 done;
+//   warp 0    (for one token: of its own piece of a unit, its own expert of a stage)
+//             0 started; 1 the launch before is over; 2 routes sorted; 3 first unit in shared memory; 4 W13 done;
 //             6 h of the first stage of W2 seen; 7 W2 done; 8 out stored; where columns are tokens 11 and 12 the second and
 //             the last unit in shared memory, 5 the first stage of W2, 13 h of the last one seen
 //   producer  9 has asked for the first unit; 10 for everything

@@ -148,6 +148,7 @@ DEVICE void prefetch_columns(const Arguments& p, int token, int warp, int o) {
 // Few tokens: upper nibbles are multiplied where they are, as 16 times their value, and summed apart. That saves the shifts.
 constexpr bool IN_PLACE = PAIRED && WORDS % 2 == 0;
 constexpr float COUNTS = IN_PLACE ? 1.f / 16 : 1.f;  // what 1 of a group's sum is
+static_assert(16 * 15 * 128 * GROUP < 1 << 22, "a sum stays in the digits of COUNT_ZERO");
 
 // A group's sums, as bits of COUNT_ZERO and the sum.
 DEVICE void group_product(int (&sum)[HALVES][4], const uint4& gate, const uint4& up, const Columns& f, int o, int group) {

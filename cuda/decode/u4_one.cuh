@@ -4,9 +4,9 @@
 #include "u4_bytes.cuh"
 
 constexpr u32 UNIT_SPACE = UNIT_BYTES + UNIT_SCALES;
-// A unit comes in pieces along k, each with a barrier of its own. Some warps begin while the others' weights are on their way,
+// Where every warp has as many blocks of k, a unit comes in pieces along k, each with a barrier of its own. Some warps begin while the others' weights are on their way,
 // and in the end they are not in one another's way.
-constexpr int PIECES = SIDE_BY_SIDE ? 4 : 1;
+constexpr int PIECES = SIDE_BY_SIDE ? ONE_TOKEN_PIECES : 1;
 DEVICE UnitCopy unit_copy(const Arguments& p, int lane) {
     const int piece = lane % PIECES;
     const bool scales = lane >= PIECES;

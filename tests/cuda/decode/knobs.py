@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 from xpu_moe.cuda.compiler import Program
 from xpu_moe.cuda.decode import plan as plans
 from xpu_moe.cuda.decode.plan import Plan, Shape
 
-PLAN = ("CONSUMERS", "DEPTH", "FEW_FINISHERS", "FINISHERS", "PARTIALS")  # numbers of plan.py
+PLAN = ("CONSUMERS", "DEPTH", "ONE_TOKEN_PIECES", "FEW_FINISHERS", "FINISHERS", "PARTIALS")  # numbers of plan.py
 BY_BITS = ("GATHERERS", "HIDDEN_BUFFERS")  # its tables, by the bits of a weight
 STAGE_EXPERTS = "STAGE_EXPERTS"  # the most experts of a stage of W2
 SOURCE = {  # (header, its text with {} where the number stands)
     "PAUSE": ("hidden.cuh", "constexpr int PAUSE = {};"),  # ns between two questions for h
     "PIECES": ("kernel.cuh", "constexpr int PIECES = COLUMN_IS_TOKEN ? {} : 1;"),  # copies of a unit of FP8
-    "ONE_TOKEN_PIECES": ("u4_one.cuh", "constexpr int PIECES = SIDE_BY_SIDE ? {} : 1;"),  # of a unit of one token
     "LOOK": ("kernel.cuh", "max(1, work.units - {})"),  # units that are left when gatherers begin to look for h
 }
 NAMES = (*PLAN, *BY_BITS, STAGE_EXPERTS, *SOURCE)
 Setting = Mapping[str, int]
+
+
+def _fewer(most: int, chosen: Callable[..., int], *sizes: int) -> int:
+    return min(most, chosen(*sizes))
 
 
 @contextmanager
@@ -37,9 +41,9 @@ def applied(setting: Setting, bits: int) -> Iterator[None]:
         if "CONSUMERS" in setting:  # each makes a stage's barrier
             stack.enter_context(mock.patch.object(plans, "MAX_STAGES", min(plans.MAX_STAGES, setting["CONSUMERS"])))
         if STAGE_EXPERTS in setting:
-            chosen = plans._stage_experts
-            fewer = lambda *sizes: min(setting[STAGE_EXPERTS], chosen(*sizes))  # noqa: E731
-            stack.enter_context(mock.patch.object(plans, "_stage_experts", fewer))
+            for name in ("_stage_experts", "_one_token_experts"):
+                fewer = partial(_fewer, setting[STAGE_EXPERTS], getattr(plans, name))
+                stack.enter_context(mock.patch.object(plans, name, fewer))
         yield
 
 

@@ -61,7 +61,7 @@ class Variant:
 # Every path of the kernel at sizes of a test: a lane a route (M <= 4 and at most 32 routes), a block sorting (top_k 9
 # and 12, and every M > 4), fewer 8-row blocks of W2 than multiprocessors (H up to 1024), two, three or four of them a
 # thread block (H 2048, 2176, 4096, on 132 multiprocessors), two or three blocks of k a warp, I that leaves warps
-# without work (640), two stages in the ring, E below top_k, E no power of two.
+# without work (640), two stages in the ring, E below top_k, E no power of two, one token in pieces of units (H 1536).
 VARIANTS = (
     Variant(4, 256, 128, 8, 2),
     Variant(8, 256, 128, 8, 2),
@@ -82,6 +82,8 @@ VARIANTS = (
     Variant(4, 2048, 640, 8, 4),
     Variant(8, 2048, 640, 8, 4),
     Variant(4, 4096, 256, 4, 2),
+    Variant(4, 1536, 384, 8, 5),
+    Variant(8, 1536, 384, 8, 5),
 )
 
 

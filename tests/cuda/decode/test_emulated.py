@@ -102,10 +102,10 @@ def test_launches_that_overlap_are_right_and_equal_inputs_give_equal_bits(bits):
 def test_the_build_for_racecheck_gives_the_same_bits(bits, monkeypatch):
     """STRICT: every lane arrives at barriers, so their counts are others."""
     with emulated(Card()):
-        usual = [Call(LAYERS[bits], tokens, tokens)() for tokens in (3, 6)]
+        usual = [Call(LAYERS[bits], tokens, tokens)() for tokens in (1, 3, 6)]
     monkeypatch.setattr(plans, "STRICT", True)
     with emulated(Card()):
-        strict = [Call(LAYERS[bits], tokens, tokens)() for tokens in (3, 6)]
+        strict = [Call(LAYERS[bits], tokens, tokens)() for tokens in (1, 3, 6)]
     assert all(torch.equal(a.out, b.out) for a, b in zip(usual, strict))
     assert max(call.error() for call in strict) < BOUND
 
@@ -179,6 +179,15 @@ def test_one_token_whose_blocks_are_shared_out_evenly(variant):
                 call()
     assert max(call.error() for call in calls) < BOUND
     assert card.counted[0].copied_bytes == bytes_of(layer, variant.top_k)
+
+
+@pytest.mark.slow
+def test_one_token_of_as_many_experts_as_a_layer_may_have():
+    """More than the kernel for one token has threads."""
+    call = Call(Layer(Variant(4, 128, 128, 512, 2), 7, "cpu"), 1, 3)
+    with emulated(Card()):
+        call()
+    assert call.error() < BOUND
 
 
 @pytest.mark.soak

@@ -57,7 +57,6 @@ DEVICE uint4 load_relaxed(const void* pointer) {
     return v;
 }
 DEVICE void store_relaxed(void* pointer, uint4 v) { machine::store_single(pointer, &v, 16); }
-DEVICE void store_relaxed(void* pointer, u32 v) { machine::store_single(pointer, &v, 4); }
 DEVICE u64 load_volatile_u64(const void* pointer) {
     u64 v;
     machine::load_words(pointer, &v, 8);
@@ -127,11 +126,11 @@ DEVICE void floats_of_bf16(u32 pair, float& low, float& high) { low = float_of_b
 DEVICE void floats_of_half(u32 pair, float& low, float& high) { low = float_of_half((u16)pair), high = float_of_half(pair >> 16); }
 
 // ---- arithmetic
-// Any of the numbers that lie within a unit of the last place of 1 / d.
 DEVICE float exp2_about(float v) {
     const float r = std::exp2(v);
     return r < 1.17549435e-38f ? 0.f : r;
 }
+// Any of the numbers that lie within a unit of the last place of 1 / d.
 DEVICE float reciprocal_about(float d) {
     if (std::fabs(d) < 0x1p-126f) d = std::copysign(0.f, d);
     const float r = 1.f / d;

@@ -68,7 +68,6 @@ inline float __fdividef(float a, float b) {
     const float size = std::fabs(b);
     return size > 0x1p126f && std::isfinite(b) ? 0.f * a : a / b;
 }
-inline float __expf(float v) { return std::exp(v); }
 inline float __frcp_rn(float v) { return 1.f / v; }
 inline float __fdiv_rn(float a, float b) { return a / b; }
 inline float __fmul_rn(float a, float b) { return a * b; }
