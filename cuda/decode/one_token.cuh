@@ -111,14 +111,9 @@ DEVICE void finish_unit(const float* part, u16* to, int lane) {
     v += __shfl_xor_sync(~0u, v, 1);
     const float up = __shfl_xor_sync(~0u, v, 16);
     v = activate(v, up);
-    const float partner = __shfl_down_sync(~0u, v, 2 * HIDDEN_PARTNER);
-    const u32 pair = HALF_H ? half_pair(v, partner) : bf16_pair(v, partner);
-    u32 word[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) word[i] = __shfl_sync(~0u, pair, (lane & 16) + 2 * hidden_leader(i));
-    if (word[0] == 0) word[0] = 0x80008000u;
+    const uint4 value = hidden_value<2>(v, lane & 16);
     // Not gated: rows 8 to 15 are 8 more of h.
-    if ((lane & 15) == 0 && (!GATED || lane < 16)) store_relaxed(to + lane / 2, make_uint4(word[0], word[1], word[2], word[3]));
+    if ((lane & 15) == 0 && (!GATED || lane < 16)) store_relaxed(to + lane / 2, value);
 }
 
 DEVICE void finish(Shared& s, const Work& work, u16* h, int lane) {
@@ -133,13 +128,10 @@ DEVICE void finish(Shared& s, const Work& work, u16* h, int lane) {
 
 // ---- consumers
 DEVICE void consume_units(Shared& s, const Arguments& p, const Work& work, u32 base, Columns& columns, int warp, int lane) {
-    if (work.units) ask_weight_scales(columns, p, s.expert[work.unit_first / UNITS], work.unit_first % UNITS, warp);
+    ask_unit_scales(columns, p, s.expert, work, 0, warp);
     for (int i = 0; i < work.units; ++i) {
         take_weight_scales(columns);
-        if (!SCALES_IN_RING && i + 1 < work.units) {
-            const int next = work.unit(i + 1);
-            ask_weight_scales(columns, p, s.expert[next / UNITS], next % UNITS, warp);
-        }
+        ask_unit_scales(columns, p, s.expert, work, i + 1, warp);
         barrier_wait(shared_address(&s.unit_full[i][warp / (CONSUMERS / PIECES)]), 0);
         if (i == 0) stamp(p, 3);
         if (i == 1) stamp(p, 11);

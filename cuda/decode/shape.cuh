@@ -23,10 +23,6 @@
 #pragma once
 #include "ptx.cuh"
 
-#ifndef STRICT
-#define STRICT 0
-#endif
-
 constexpr int PRODUCER = CONSUMERS, FINISHER = CONSUMERS + 1, GATHERER = FINISHER + FINISHERS;  // warp numbers
 constexpr int CONSUMER_THREADS = CONSUMERS * 32;
 constexpr int WARPS = GATHERER + GATHERERS, THREADS = WARPS * 32;

@@ -1,11 +1,10 @@
-// Phase 2 of 4-bit weights for one token (one_token.cuh): 16-bit products, as for lists. h comes as it is stored, and a warp
-// multiplies it at once, where splitting it into bytes would take longer than the products that it saves.
+// 4-bit weights for one token (one_token.cuh).
 #pragma once
 #include "u4_bytes.cuh"
 
 constexpr u32 UNIT_SPACE = UNIT_BYTES + UNIT_SCALES;
-// Where every warp has as many blocks of k, a unit comes in pieces along k, each with a barrier of its own. Some warps begin while the others' weights are on their way,
-// and in the end they are not in one another's way.
+// Where every warp has as many blocks of k, a unit comes in pieces along k, each with a barrier of its own. Some warps begin
+// while the others' weights are on their way, and in the end they are not in one another's way.
 constexpr int PIECES = SIDE_BY_SIDE ? ONE_TOKEN_PIECES : 1;
 DEVICE UnitCopy unit_copy(const Arguments& p, int lane) {
     const int piece = lane % PIECES;
@@ -44,6 +43,8 @@ struct AskedX {
     }
 };
 
+// Phase 2: 16-bit products, as for lists. h comes as it is stored, and a warp multiplies it at once, where splitting it into
+// bytes would take longer than the products that it saves.
 constexpr bool ZERO_ROWS = true;  // the half tile behind the last row block gives what the zero point adds
 DEVICE int spread_value(int i) { return i; }
 DEVICE void spread_mma(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {

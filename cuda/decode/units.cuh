@@ -21,13 +21,8 @@ DEVICE void finish_column(const float* part, int column, u16* h, int lane) {
     for (int d = 8; d < 32; d *= 2) low += __shfl_xor_sync(~0u, low, d), high += __shfl_xor_sync(~0u, high, d);
     // Not gated: `high` is 8 more rows, which the second quarter takes.
     const float v = GATED ? activate(low, high) : activate(quarter ? high : low, 0.f);
-    const float partner = __shfl_down_sync(~0u, v, HIDDEN_PARTNER);
-    const u32 pair = HALF_H ? half_pair(v, partner) : bf16_pair(v, partner);
-    u32 word[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) word[i] = __shfl_sync(~0u, pair, (lane & 24) + hidden_leader(i));
-    if (word[0] == 0) word[0] = 0x80008000u;
-    if (quarter < (GATED ? 1 : 2) && g == 0) store_relaxed(h + quarter * 8, make_uint4(word[0], word[1], word[2], word[3]));
+    const uint4 value = hidden_value<1>(v, lane & 24);
+    if (quarter < (GATED ? 1 : 2) && g == 0) store_relaxed(h + quarter * 8, value);
 }
 
 // A warp takes every FINISHERS-th column.
@@ -81,13 +76,10 @@ struct Parts {
 DEVICE void consume_units_of_tokens(Shared& s, const Arguments& p, const Work& work, Ring& ring, Columns& columns, int warp,
                                     int lane) {
     Parts parts(s, warp, lane);
-    if (work.units) ask_weight_scales(columns, p, s.routes.expert[work.unit_first / UNITS], work.unit_first % UNITS, warp);
+    ask_unit_scales(columns, p, s.routes.expert, work, 0, warp);
     for (int i = 0; i < work.units; ++i, ring.next()) {
         take_weight_scales(columns);
-        if (!SCALES_IN_RING && i + 1 < work.units) {
-            const int next = work.unit(i + 1);
-            ask_weight_scales(columns, p, s.routes.expert[next / UNITS], next % UNITS, warp);
-        }
+        ask_unit_scales(columns, p, s.routes.expert, work, i + 1, warp);
         barrier_wait(ring.full_barrier(), ring.phase);
         if (i == 0) stamp(p, 3);
         if (i == 1) stamp(p, 11);

@@ -65,6 +65,14 @@ DEVICE void load_block_scales(float (&scale)[ROW_BLOCKS], const Arguments& p, co
     for (int r = 0; r < ROW_BLOCKS; ++r) scale[r] = scales[min(work.row_first + r, OUT_BLOCKS - 1) / 16 * I_BLOCKS];
 }
 
+// Nor those of W13: asked for a unit ahead, where there is an `i`-th one. `listed`: the experts, in order.
+DEVICE void ask_unit_scales(Columns& columns, const Arguments& p, const u16* listed, const Work& work, int i, int warp) {
+    if (!SCALES_IN_RING && i < work.units) {
+        const int unit = work.unit(i);
+        ask_weight_scales(columns, p, listed[unit / UNITS], unit % UNITS, warp);
+    }
+}
+
 // STRICT: every lane arrives, not one for its warp. compute-sanitizer's racecheck follows arrivals lane by lane and does
 // not see that __syncwarp orders the others before the one.
 constexpr int ARRIVALS = STRICT ? 32 : 1;  // of a warp

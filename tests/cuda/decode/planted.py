@@ -170,10 +170,9 @@ PLANTED = (
         "        barrier_wait(shared_address(&s.part_full[i]), 0);\n",
         tokens=1,
     ),
-    Planted(
+    without(
         "one token: a zero is stored as what marks a value that is not there",
-        "    if (word[0] == 0) word[0] = 0x80008000u;\n    // Not gated: rows",
-        "    // Not gated: rows",
+        "    if (word[0] == 0) word[0] = 0x80008000u;\n",
         "nobody goes on",
         tokens=1,
     ),

@@ -101,7 +101,7 @@ def test_the_tool_builds_checks_and_times_every_setting(card, capsys):
 
 @pytest.mark.slow
 def test_a_setting_whose_kernel_is_wrong_is_not_timed(card, capsys, monkeypatch):
-    monkeypatch.setitem(knobs.SOURCE, "PAUSE", ("units.cuh", "word[0] = 0x8000{}u;"))
+    monkeypatch.setitem(knobs.SOURCE, "PAUSE", ("activate.cuh", "word[0] = 0x8000{}u;"))
     assert tune.main([*SMALL, "--tokens", "2", "--vary", "PAUSE=8000,4000"], RUN) == 0
     monkeypatch.setitem(knobs.SOURCE, "PAUSE", ("u4.cuh", "fmaf(counted(high), {}.f, counted(low))"))
     assert tune.main([*SMALL, "--tokens", "2", "--vary", "PAUSE=300"], RUN) == 1
