@@ -17,40 +17,67 @@
 #include "slots.cuh"
 #include "units.cuh"
 
-// All lanes call. Of two copies under way each gets half of the memory's rate, so the first of two units in large pieces comes
-// as late as the second: FP8 units of few tokens are asked for row by row.
+// Of two copies under way each gets half of the memory's rate, so the first of two units in large pieces comes as late as the
+// second: FP8 units of few tokens are asked for row by row.
 constexpr int PIECES = COLUMN_IS_TOKEN ? 8 : 1;
-DEVICE void copy_unit(const Arguments& p, int expert, int within, const Ring& ring, u64 policy, int lane) {
-    const u32 to = ring.memory(), full = ring.full_barrier();
-    if (lane == 0) barrier_expect(full, UNIT_BYTES + UNIT_SCALES);
-    __syncwarp();
-    if (SCALES_IN_RING) {
-        const u64 unit = (u64)expert * UNITS + within;
-        if (lane == 0) bulk_copy(to, p.w13 + unit * UNIT_BYTES, UNIT_BYTES, full, policy);
-        if (lane == 1) bulk_copy(to + UNIT_BYTES, p.s13 + unit * UNIT_SCALES, UNIT_SCALES, full, policy);
-    } else {
-        // Rows as the checkpoint has them: the gate rows, and the up rows I further down.
-        constexpr u32 HALF = UNIT_BYTES / 2, PIECE = HALF / PIECES;
-        const u8* low = p.w13 + (u64)expert * UNITS * UNIT_BYTES + (u64)within * (GATED ? HALF : UNIT_BYTES);
-        if (lane < 2 * PIECES) {
+constexpr u32 HALF = UNIT_BYTES / 2, PIECE = HALF / PIECES;
+// Where a lane reads a unit of expert 0 (the other experts' lie further on), and asks for one. All lanes call.
+struct UnitPlace {
+    const u8 *weights, *scales;
+    DEVICE_MEMBER UnitPlace(const Arguments& p, int within, int lane) {
+        if (SCALES_IN_RING) {
+            weights = p.w13 + (u64)within * UNIT_BYTES, scales = p.s13 + (u64)within * UNIT_SCALES;
+        } else {
+            // Rows as the checkpoint has them: the gate rows, and the up rows I further down.
             const u32 half = lane / PIECES, at = lane % PIECES * PIECE;
-            bulk_copy(to + half * HALF + at, low + half * (GATED ? (u64)UNITS * HALF : HALF) + at, PIECE, full, policy);
+            weights = p.w13 + (u64)within * (GATED ? HALF : UNIT_BYTES) + half * (GATED ? (u64)UNITS * HALF : HALF) + at;
         }
     }
-    __syncwarp();
-}
+    DEVICE_MEMBER void copy(int expert, u32 to, u32 full, u64 policy, int lane) const {
+        const u8* const from = weights + (u64)expert * (UNITS * UNIT_BYTES);
+        if (lane == 0) barrier_expect(full, UNIT_BYTES + UNIT_SCALES);
+        __syncwarp();
+        if (SCALES_IN_RING) {
+            if (lane == 0) bulk_copy(to, from, UNIT_BYTES, full, policy);
+            if (lane == 1) bulk_copy(to + UNIT_BYTES, scales + (u64)expert * (UNITS * UNIT_SCALES), UNIT_SCALES, full, policy);
+        } else if (lane < 2 * PIECES) {
+            bulk_copy(to + lane * PIECE, from, PIECE, full, policy);
+        }
+        __syncwarp();
+    }
+};
 
 // Named barriers: the consumers; all warps (ONE_WARP); and the producer with the warps that make its barriers.
 constexpr int SUMS_ARE_WRITTEN = 1, ROUTES_ARE_LISTED = 2, RING_IS_READY = 3;
 constexpr int READY_WARPS = STAGES + 3;
+
+// ONE_WARP, the producer: the list of experts, and the first copy. That waits for the routes, and all the rest for it, so what
+// does not depend on them is made ready before, and the list comes after it.
+DEVICE void begin(Routes& r, const Arguments& p, const Ring& ring, int lane) {
+    const u64 policy = streaming_policy();
+    UnitPlace first(p, blockIdx.x % UNITS, lane);
+    first.weights = settled(first.weights, lane);
+    const u32 to = settled(ring.memory(), lane), full = settled(ring.full_barrier(), lane);
+    const int place = settled(blockIdx.x / UNITS, lane);  // of its expert in the list
+    wait_for_predecessor();
+    const int id = lane_id(p, lane);
+    const Mention mention(id, lane);
+    const u32 wanted = __ballot_sync(~0u, mention.leads && mention.place_of(lane) == place);
+    const int expert = __shfl_sync(~0u, id, __ffs(wanted) - 1 & 31);
+    if (wanted) first.copy(expert, to, full, policy, lane);
+    stamp(p, 9, PRODUCER * 32);
+    list_experts(r, mention, id, lane);
+    named_arrive<ROUTES_ARE_LISTED, THREADS>();
+}
 
 // At most DEPTH stages are under way: what is asked for later would only slow down what is needed first.
 DEVICE void produce(Shared& s, const Arguments& p, const Work& work, Ring ring, int lane) {
     const Routes& routes = s.routes;
     const u64 policy = streaming_policy();
     Ring landed = ring;
-    const int items = work.units + work.stages;
-    for (int item = 0; item < items; ++item, ring.next()) {
+    const int items = work.units + work.stages, begun = ONE_WARP && work.units;  // the first is under way
+    if (begun) ring.next();
+    for (int item = begun; item < items; ++item, ring.next()) {
         if (item == 1 && ONE_WARP) named_sync<RING_IS_READY, READY_WARPS * 32>();  // others' barriers: not needed before
         if (item >= DEPTH) {
             barrier_wait(landed.full_barrier(), landed.phase);
@@ -60,12 +87,12 @@ DEVICE void produce(Shared& s, const Arguments& p, const Work& work, Ring ring, 
         if (GATHERERS && item == max(1, work.units - 2) && lane == 0) barrier_arrive(shared_address(&s.nearly_there));
         if (item < work.units) {
             const int unit = work.unit(item);
-            copy_unit(p, routes.expert[unit / UNITS], unit % UNITS, ring, policy, lane);
+            UnitPlace(p, unit % UNITS, lane).copy(routes.expert[unit / UNITS], ring.memory(), ring.full_barrier(), policy, lane);
         } else {
             copy_slices(routes.expert, routes.distinct, p, work, item - work.units, ring.memory(), ring.full_barrier(), policy,
                         lane);
         }
-        if (item == 0) stamp(p, 9, PRODUCER * 32);
+        if (item == 0) stamp(p, 9, PRODUCER * 32);  // (not ONE_WARP)
     }
     if (items <= 1) {
         if (ONE_WARP) named_sync<RING_IS_READY, READY_WARPS * 32>();
@@ -125,15 +152,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         for (int i = thread; i < CONSUMERS * MAX_M * OUT_ROWS; i += CONSUMER_THREADS) (&s.sums[0][0][0])[i] = 0.f;
     Columns columns;
     if (ONE_WARP) {
-        // Side by side: the producer lists the experts and starts to copy at once, the warp behind it the rest of the
-        // routes, the next takes the ticket, and the consumers load the activations.
-        if (warp == FINISHER + 1) prefetch_inputs(p, lane);
-        wait_for_predecessor();
-        stamp(p, 1);
+        // Side by side: the producer starts to copy and lists the experts, the warp behind it the rest of the routes, the
+        // next takes the ticket, and the consumers load the activations.
         if (warp == PRODUCER) {
-            list_experts(s.routes, p, lane);
-            named_arrive<ROUTES_ARE_LISTED, THREADS>();
+            begin(s.routes, p, ring, lane);
         } else {
+            if (warp == FINISHER + 1) prefetch_inputs(p, lane);
+            wait_for_predecessor();
+            stamp(p, 1);
             if (warp == FINISHER) list_members(s.routes, p, lane);
             if (warp == FINISHER + 1 && lane == 0) s.routes.parity = take_parity(p);
             if (warp < CONSUMERS) load_token_columns(columns, p, warp, lane);

@@ -50,12 +50,6 @@ DEVICE void list_routes(Shared& s, int id, u32 valid, int lane) {
 // ---- producer
 constexpr u32 EVERY_ROUTE = TOP_K == 32 ? ~0u : (1u << TOP_K) - 1;
 
-// A lane's own value, computed here: a shuffle stays where it stands, while ptxas puts off what is first used behind a wait.
-DEVICE u32 settled(u32 value, int lane) { return __shfl_sync(~0u, value, lane); }
-DEVICE const u8* settled(const u8* pointer, int lane) {
-    return (const u8*)((u64)settled((u32)((u64)pointer >> 32), lane) << 32 | settled((u32)(u64)pointer, lane));
-}
-
 template <int COUNT>
 DEVICE void wait_for_all(u64 (&barriers)[COUNT]) {
 #pragma unroll

@@ -11,7 +11,6 @@ static_assert(ONE_WARP || E <= THREADS, "sort_in_a_block has a thread for each e
 // What a variant does not use is one element, so that the code that would use it compiles.
 struct Routes {
     int parity;  // not of the routes: which buffer of h this launch uses
-    int listed_id[ONE_WARP ? 32 : 1];  // what list_experts read, for list_members: all blocks want that one line of memory
     // What sort_in_a_block works with: tokens that want an expert (bits), routes as they came, sums of the warps.
     u64 mask[ONE_WARP ? 1 : E];
     float raw_weight[ONE_WARP ? 1 : ROUTES];
@@ -40,32 +39,32 @@ DEVICE u32 lanes_with(int id) {
     return id >= 0 ? same : 0;
 }
 
-constexpr int IDS_ARE_READ = 4;  // named barrier of the producer and one finisher
-// ONE_WARP, the producer: the list of experts, in order of first mention, and nothing more: all wait for it.
-DEVICE void list_experts(Routes& r, const Arguments& p, int lane) {
-    const int id = lane < p.tokens * TOP_K ? route_id(p, lane) : -1;
-    r.listed_id[lane & (ONE_WARP ? 31 : 0)] = id;
-    __syncwarp();
-    // Racecheck seems to count an arrival here for the next barrier as well (docs/cuda.md, Checked).
-    if (STRICT) named_sync<IDS_ARE_READ, 64>();
-    else named_arrive<IDS_ARE_READ, 64>();
-    const u32 below = (1u << lane) - 1, same = lanes_with(id);
-    const bool leads = same && (same & below) == 0;
-    const u32 leaders = __ballot_sync(~0u, leads);
-    if (leads) r.expert[__popc(leaders & below)] = id;
-    if (lane == 0) r.distinct = __popc(leaders);
+// ONE_WARP: a lane's route in the list of experts, which is in order of first mention.
+struct Mention {
+    u32 same;     // the lanes with this one's expert
+    bool leads;   // this is the first of them
+    u32 leaders;  // the lanes that are
+    DEVICE_MEMBER explicit Mention(int id, int lane)
+        : same(lanes_with(id)), leads(same && (same & ((1u << lane) - 1)) == 0), leaders(__ballot_sync(~0u, leads)) {}
+    DEVICE_MEMBER int place_of(int lane) const { return __popc(leaders & ((1u << lane) - 1)); }  // of a leader, in the list
+};
+DEVICE int lane_id(const Arguments& p, int lane) { return lane < p.tokens * TOP_K ? route_id(p, lane) : -1; }
+
+// The producer: the list of experts, and nothing more: all wait for it.
+DEVICE void list_experts(Routes& r, const Mention& mention, int id, int lane) {
+    if (mention.leads) r.expert[mention.place_of(lane)] = id;
+    if (lane == 0) r.distinct = __popc(mention.leaders);
     __syncwarp();
 }
 
-// ONE_WARP, a finisher meanwhile: each expert's tokens and weights, in the same order.
+// A finisher meanwhile: each expert's tokens and weights, in the same order. It reads the ids for itself: to be told them by the
+// producer gained nothing.
 DEVICE void list_members(Routes& r, const Arguments& p, int lane) {
     constexpr u32 ONE_TOKEN = TOP_K == 32 ? ~0u : (1u << TOP_K) - 1;  // the lanes of token 0
-    const bool there = lane < p.tokens * TOP_K;
-    const float raw = there ? route_weight(p, lane) : 0.f;
-    named_sync<IDS_ARE_READ, 64>();
-    const int id = r.listed_id[lane & (ONE_WARP ? 31 : 0)], token = lane / TOP_K;
-    const u32 below = (1u << lane) - 1, same = lanes_with(id);
-    const u32 leaders = __ballot_sync(~0u, same && (same & below) == 0);
+    const float raw = lane < p.tokens * TOP_K ? route_weight(p, lane) : 0.f;
+    const Mention mention(lane_id(p, lane), lane);
+    const u32 same = mention.same;
+    const int token = lane / TOP_K;
     float sum = 0.f;
 #pragma unroll
     for (int k = 0; k < TOP_K; ++k) {
@@ -76,7 +75,7 @@ DEVICE void list_members(Routes& r, const Arguments& p, int lane) {
     // A token that lists the expert twice: its first lane writes.
     const int leader = __ffs(same) - 1, mine = __ffs(same & ONE_TOKEN << (token * TOP_K & 31)) - 1;
     if (lane != mine) return;
-    const int d = __popc(leaders & ((1u << leader) - 1));
+    const int d = mention.place_of(leader);
     u32 members = 0;
 #pragma unroll
     for (int i = 0; i < MAX_M; ++i)

@@ -73,6 +73,12 @@ DEVICE void ask_unit_scales(Columns& columns, const Arguments& p, const u16* lis
     }
 }
 
+// A lane's own value, computed here: a shuffle stays where it stands, while ptxas puts off what is first used behind a wait.
+DEVICE u32 settled(u32 value, int lane) { return __shfl_sync(~0u, value, lane); }
+DEVICE const u8* settled(const u8* pointer, int lane) {
+    return (const u8*)((u64)settled((u32)((u64)pointer >> 32), lane) << 32 | settled((u32)(u64)pointer, lane));
+}
+
 // STRICT: every lane arrives, not one for its warp. compute-sanitizer's racecheck follows arrivals lane by lane and does
 // not see that __syncwarp orders the others before the one.
 constexpr int ARRIVALS = STRICT ? 32 : 1;  // of a warp

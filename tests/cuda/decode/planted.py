@@ -99,10 +99,23 @@ PLANTED = (
     ),
     without("start: barriers are not made known to the copies", "        fence_barrier_init();\n", "without a fence"),
     Planted(
-        "start: nobody waits for the rest of the routes",
-        "    named_sync<IDS_ARE_READ, 64>();",
-        "    named_arrive<IDS_ARE_READ, 64>();",
+        "start: nobody waits for the routes",
+        "            named_sync<ROUTES_ARE_LISTED, THREADS>();",
+        "            named_arrive<ROUTES_ARE_LISTED, THREADS>();",
         f"{RACE}|ends with",
+    ),
+    Planted(
+        "start: every block's first unit is of the first expert",
+        "mention.place_of(lane) == place",
+        "mention.place_of(lane) == 0",
+        "wrong numbers",
+        row_blocks=1,
+    ),
+    Planted(
+        "start: the first unit is asked for twice",
+        "begun = ONE_WARP && work.units;",
+        "begun = 0;",
+        "more arrivals",
     ),
     without(
         "end: sums are read before all warps wrote them",
@@ -116,8 +129,8 @@ PLANTED = (
     ),
     Planted(
         "copies: one begins 16 bytes late",
-        "bulk_copy(to, p.w13 + unit * UNIT_BYTES, UNIT_BYTES",
-        "bulk_copy(to, p.w13 + unit * UNIT_BYTES + 16, UNIT_BYTES",
+        "bulk_copy(to, from, UNIT_BYTES",
+        "bulk_copy(to, from + 16, UNIT_BYTES",
         "a bulk copy of .* outside every tensor|wrong numbers",
     ),
     Planted(
