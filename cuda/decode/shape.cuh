@@ -19,7 +19,7 @@
 //   STAGE_EXPERTS        experts whose slices of W2 make a stage
 //   ROW_BLOCKS           the most 8-row blocks of W2 that one thread block owns
 //   SHARED_ROOM          bytes of shared memory behind the ring
-//   STRICT, TRACE        for tools: work.cuh and routes.cuh, state.cuh
+//   STRICT, TRACE        for tools: work.cuh, state.cuh
 #pragma once
 #include "ptx.cuh"
 

@@ -66,7 +66,7 @@ def moved(tokens: int) -> float:
 
 
 def rows(setting: Setting) -> Iterator[Row]:
-    """One row for each M and scale format; eager times stand in `extra`: planned, and allocating its outputs."""
+    """One row for each M and scale format. `extra`: eager calls, planned and allocating; of a torch operator."""
     for tokens in setting.sizes(_TOKENS, _SMALL):
         for ue8m0 in (False, True) if tokens in (16, 1024) else (False,):
             yield _row(setting, tokens, Options(TOP_K, scale_ue8m0=ue8m0))
@@ -94,6 +94,9 @@ def _row(setting: Setting, tokens: int, options: Options) -> Row:
     plan = Plan(sets[0].x, sets[0].logits, sets[0].bias, TOP_K, scale_ue8m0=options.scale_ue8m0)
     eager = timing.eager(setting.kind, calls(lambda s: plan(s.x, s.logits, s.bias)), rounds=setting.rounds)
     whole = timing.eager(setting.kind, calls(allocating), rounds=setting.rounds)
+    # What the host takes for any launch: eager calls of one small operator of torch's, with its output given.
+    small = torch.zeros(8, device=setting.kind)
+    of_torch = timing.eager(setting.kind, [partial(torch.neg, small, out=small)] * len(sets), rounds=setting.rounds)
     return Row(
         suite="route_quant",
         name="route_quant" + (" ue8m0" if options.scale_ue8m0 else ""),
@@ -105,7 +108,12 @@ def _row(setting: Setting, tokens: int, options: Options) -> Row:
         errors={name: max(found[name] for found in worst) for name in worst[0]},
         backend=chosen.name,
         reason=chosen.reason,
-        extra={"eager_us": eager.us, "eager_allocating_us": whole.us, "tokens": tokens},
+        extra={
+            "eager_us": eager.us,
+            "eager_allocating_us": whole.us,
+            "eager_torch_neg_us": of_torch.us,
+            "tokens": tokens,
+        },
     )
 
 
