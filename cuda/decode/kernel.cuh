@@ -17,18 +17,18 @@
 #include "slots.cuh"
 #include "units.cuh"
 
-// Of two copies under way each gets half of the memory's rate, so the first of two units in large pieces comes as late as the
-// second: FP8 units of few tokens are asked for row by row.
-constexpr int PIECES = COLUMN_IS_TOKEN ? 8 : 1;
+constexpr int PIECES = COLUMN_IS_TOKEN ? 8 : 1;  // copies of half a unit of FP8; of few tokens rows (fp8_one.cuh says why)
 constexpr u32 HALF = UNIT_BYTES / 2, PIECE = HALF / PIECES;
-// Where a lane reads a unit of expert 0 (the other experts' lie further on), and asks for one. All lanes call.
-struct UnitPlace {
+
+// What a lane reads of one unit of every expert: `weights` and `scales` are expert 0's, the others lie whole experts
+// further on. All lanes make one and call `copy`.
+struct UnitSource {
     const u8 *weights, *scales;
-    DEVICE_MEMBER UnitPlace(const Arguments& p, int within, int lane) {
+    DEVICE_MEMBER UnitSource(const Arguments& p, int within, int lane) {
         if (SCALES_IN_RING) {
             weights = p.w13 + (u64)within * UNIT_BYTES, scales = p.s13 + (u64)within * UNIT_SCALES;
         } else {
-            // Rows as the checkpoint has them: the gate rows, and the up rows I further down.
+            // Rows as the checkpoint has them. Half a unit: its gate rows, and its up rows, I further down (or 16 rows).
             const u32 half = lane / PIECES, at = lane % PIECES * PIECE;
             weights = p.w13 + (u64)within * (GATED ? HALF : UNIT_BYTES) + half * (GATED ? (u64)UNITS * HALF : HALF) + at;
         }
@@ -53,19 +53,21 @@ constexpr int READY_WARPS = STAGES + 3;
 
 // ONE_WARP, the producer: the list of experts, and the first copy. That waits for the routes, and all the rest for it, so what
 // does not depend on them is made ready before, and the list comes after it.
-DEVICE void begin(Routes& r, const Arguments& p, const Ring& ring, int lane) {
+DEVICE void start_copies(Routes& r, const Arguments& p, const Ring& ring, int lane) {
     const u64 policy = streaming_policy();
-    UnitPlace first(p, blockIdx.x % UNITS, lane);
+    UnitSource first(p, blockIdx.x % UNITS, lane);
     first.weights = settled(first.weights, lane);
     const u32 to = settled(ring.memory(), lane), full = settled(ring.full_barrier(), lane);
     const int place = settled(blockIdx.x / UNITS, lane);  // of its expert in the list
     wait_for_predecessor();
-    const int id = lane_id(p, lane);
+    const int id = id_of_lane(p, lane);
     const Mention mention(id, lane);
     const u32 wanted = __ballot_sync(~0u, mention.leads && mention.place_of(lane) == place);
     const int expert = __shfl_sync(~0u, id, __ffs(wanted) - 1 & 31);
-    if (wanted) first.copy(expert, to, full, policy, lane);
-    stamp(p, 9, PRODUCER * 32);
+    if (wanted) {
+        first.copy(expert, to, full, policy, lane);
+        stamp(p, 9, PRODUCER * 32);
+    }
     list_experts(r, mention, id, lane);
     named_arrive<ROUTES_ARE_LISTED, THREADS>();
 }
@@ -75,7 +77,8 @@ DEVICE void produce(Shared& s, const Arguments& p, const Work& work, Ring ring, 
     const Routes& routes = s.routes;
     const u64 policy = streaming_policy();
     Ring landed = ring;
-    const int items = work.units + work.stages, begun = ONE_WARP && work.units;  // the first is under way
+    const int items = work.units + work.stages;
+    const bool begun = ONE_WARP && work.units;  // the first is under way
     if (begun) ring.next();
     for (int item = begun; item < items; ++item, ring.next()) {
         if (item == 1 && ONE_WARP) named_sync<RING_IS_READY, READY_WARPS * 32>();  // others' barriers: not needed before
@@ -87,12 +90,13 @@ DEVICE void produce(Shared& s, const Arguments& p, const Work& work, Ring ring, 
         if (GATHERERS && item == max(1, work.units - 2) && lane == 0) barrier_arrive(shared_address(&s.nearly_there));
         if (item < work.units) {
             const int unit = work.unit(item);
-            UnitPlace(p, unit % UNITS, lane).copy(routes.expert[unit / UNITS], ring.memory(), ring.full_barrier(), policy, lane);
+            const UnitSource source(p, unit % UNITS, lane);
+            source.copy(routes.expert[unit / UNITS], ring.memory(), ring.full_barrier(), policy, lane);
         } else {
             copy_slices(routes.expert, routes.distinct, p, work, item - work.units, ring.memory(), ring.full_barrier(), policy,
                         lane);
         }
-        if (item == 0) stamp(p, 9, PRODUCER * 32);  // (not ONE_WARP)
+        if (item == 0) stamp(p, 9, PRODUCER * 32);
     }
     if (items <= 1) {
         if (ONE_WARP) named_sync<RING_IS_READY, READY_WARPS * 32>();
@@ -155,7 +159,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
         // Side by side: the producer starts to copy and lists the experts, the warp behind it the rest of the routes, the
         // next takes the ticket, and the consumers load the activations.
         if (warp == PRODUCER) {
-            begin(s.routes, p, ring, lane);
+            start_copies(s.routes, p, ring, lane);
         } else {
             if (warp == FINISHER + 1) prefetch_inputs(p, lane);
             wait_for_predecessor();

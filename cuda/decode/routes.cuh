@@ -48,7 +48,7 @@ struct Mention {
         : same(lanes_with(id)), leads(same && (same & ((1u << lane) - 1)) == 0), leaders(__ballot_sync(~0u, leads)) {}
     DEVICE_MEMBER int place_of(int lane) const { return __popc(leaders & ((1u << lane) - 1)); }  // of a leader, in the list
 };
-DEVICE int lane_id(const Arguments& p, int lane) { return lane < p.tokens * TOP_K ? route_id(p, lane) : -1; }
+DEVICE int id_of_lane(const Arguments& p, int lane) { return lane < p.tokens * TOP_K ? route_id(p, lane) : -1; }
 
 // The producer: the list of experts, and nothing more: all wait for it.
 DEVICE void list_experts(Routes& r, const Mention& mention, int id, int lane) {
@@ -57,29 +57,28 @@ DEVICE void list_experts(Routes& r, const Mention& mention, int id, int lane) {
     __syncwarp();
 }
 
-// A finisher meanwhile: each expert's tokens and weights, in the same order. It reads the ids for itself: to be told them by the
-// producer gained nothing.
+// A finisher meanwhile: each expert's tokens and weights, in the same order. It reads the ids for itself: to be told them by
+// the producer gained nothing.
 DEVICE void list_members(Routes& r, const Arguments& p, int lane) {
     constexpr u32 ONE_TOKEN = TOP_K == 32 ? ~0u : (1u << TOP_K) - 1;  // the lanes of token 0
     const float raw = lane < p.tokens * TOP_K ? route_weight(p, lane) : 0.f;
-    const Mention mention(lane_id(p, lane), lane);
-    const u32 same = mention.same;
+    const Mention mention(id_of_lane(p, lane), lane);
     const int token = lane / TOP_K;
     float sum = 0.f;
 #pragma unroll
     for (int k = 0; k < TOP_K; ++k) {
         const int from = (token * TOP_K + k) & 31;  // & 31: lanes behind the last token, which do not count
         const float w = __shfl_sync(~0u, raw, from);
-        if (same >> from & 1) sum += w;
+        if (mention.same >> from & 1) sum += w;
     }
     // A token that lists the expert twice: its first lane writes.
-    const int leader = __ffs(same) - 1, mine = __ffs(same & ONE_TOKEN << (token * TOP_K & 31)) - 1;
+    const int leader = __ffs(mention.same) - 1, mine = __ffs(mention.same & ONE_TOKEN << (token * TOP_K & 31)) - 1;
     if (lane != mine) return;
     const int d = mention.place_of(leader);
     u32 members = 0;
 #pragma unroll
     for (int i = 0; i < MAX_M; ++i)
-        if (same & ONE_TOKEN << (i * TOP_K & 31)) members |= 1u << i;
+        if (mention.same & ONE_TOKEN << (i * TOP_K & 31)) members |= 1u << i;
     if (lane == leader) r.members[d] = members;
     r.dense[d][token] = sum;
 }

@@ -31,6 +31,13 @@ DEVICE Work work_of(int distinct) {
     return w;
 }
 
+// A lane's own value, computed here if ptxas lets it: what is first used behind a wait it puts off till there, a shuffle of it
+// it mostly leaves in its place. (Of 4-bit units of 2 to 4 tokens it moves them behind the wait as well.)
+DEVICE u32 settled(u32 value, int lane) { return __shfl_sync(~0u, value, lane); }
+DEVICE const u8* settled(const u8* pointer, int lane) {
+    return (const u8*)((u64)settled((u32)((u64)pointer >> 32), lane) << 32 | settled((u32)(u64)pointer, lane));
+}
+
 // Barriers of a stage. One token: one for each expert, whose warps begin while the others' weights are on their way, and in the
 // end are not in one another's way.
 constexpr int STAGE_BARRIERS = MAX_M == 1 ? STAGE_EXPERTS : 1;
@@ -71,12 +78,6 @@ DEVICE void ask_unit_scales(Columns& columns, const Arguments& p, const u16* lis
         const int unit = work.unit(i);
         ask_weight_scales(columns, p, listed[unit / UNITS], unit % UNITS, warp);
     }
-}
-
-// A lane's own value, computed here: a shuffle stays where it stands, while ptxas puts off what is first used behind a wait.
-DEVICE u32 settled(u32 value, int lane) { return __shfl_sync(~0u, value, lane); }
-DEVICE const u8* settled(const u8* pointer, int lane) {
-    return (const u8*)((u64)settled((u32)((u64)pointer >> 32), lane) << 32 | settled((u32)(u64)pointer, lane));
 }
 
 // STRICT: every lane arrives, not one for its warp. compute-sanitizer's racecheck follows arrivals lane by lane and does

@@ -108,14 +108,21 @@ PLANTED = (
         "start: every block's first unit is of the first expert",
         "mention.place_of(lane) == place",
         "mention.place_of(lane) == 0",
-        "wrong numbers",
+        f"wrong numbers|{RACE}",
         row_blocks=1,
     ),
     Planted(
         "start: the first unit is asked for twice",
         "begun = ONE_WARP && work.units;",
-        "begun = 0;",
+        "begun = false;",
         "more arrivals",
+    ),
+    Planted(
+        "start: a block without a unit thinks that its first is under way",
+        "begun = ONE_WARP && work.units;",
+        "begun = ONE_WARP;",
+        "nobody goes on",
+        row_blocks=1,
     ),
     without(
         "end: sums are read before all warps wrote them",

@@ -163,6 +163,23 @@ def test_one_token_may_list_an_expert_twice_or_none(bits):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("bits", (4, 8))
+@pytest.mark.parametrize("tokens", (2, 3, 6))
+def test_one_expert_or_none_leaves_blocks_without_a_unit(tokens, bits):
+    """A grid of more blocks than an expert has units, so that some begin with a stage of W2, or with nothing."""
+    layer = LAYERS[bits]
+    one, none, last = (Call(layer, tokens, seed) for seed in (3, 4, 5))
+    one.ids.fill_(3)
+    none.ids.fill_(1 << 20)
+    last.ids.fill_(-1)
+    last.ids[-1, -1] = 2
+    with emulated(Card(1)) as card, card.queue():
+        one(), none(), last()
+    assert max(one.error(), last.error()) < BOUND and bool((none.out == 0).all())
+    assert card.counted[0].copied_bytes == bytes_of(layer, 2)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "variant",
     (WIDE.variant, Variant(8, 1536, 128, 4, 2), Variant(4, 3072, 256, 4, 3, "relu2_no_mul", group=32)),
@@ -209,6 +226,7 @@ def test_a_planted_fault_is_found(fault):
         for seed in range(8):
             layer = WIDE if fault.wide else LAYERS[fault.bits]
             calls = [Call(layer, fault.tokens, seed * 4 + i) for i in range(4)]
+            calls[1].ids.fill_(seed % 2)  # one expert: some blocks have no unit
             calls[2].ids[0, 1] = 1 << 20  # of no account, where ids are checked
             calls[3].x[0] = 0
             try:
