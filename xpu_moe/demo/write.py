@@ -6,23 +6,42 @@ import fcntl
 import json
 import os
 import secrets
-import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from xpu_moe import host_memory
-from xpu_moe.demo import tokenizer
+from xpu_moe.demo import owned, tokenizer
+from xpu_moe.demo.owned import MARKER, NotOurs
 from xpu_moe.demo.shape import BadShape, Shape, config
 
-MARKER = ".xpu_moe_demo.json"
+__all__ = [
+    "MARKER",
+    "NotOurs",
+    "Written",
+    "folders_of",
+    "is_current",
+    "locked",
+    "replace",
+    "stale_twin",
+    "twin_of",
+    "write",
+]
+
 TWIN_SUFFIX = "-deq"
+_KEPT = ".kept-"  # and eight digits: what stood there, until it is removed; no hidden name, so that a crash shows it
 
 
-class NotOurs(RuntimeError):
-    """The target folder holds something that this tool did not write."""
+@dataclass(frozen=True)
+class Written:
+    """What `replace` did: `replaced` stood there before; `kept` are folders with what is not ours to remove."""
+
+    folders: list[Path]
+    replaced: list[Path]
+    removed: list[Path]
+    kept: list[Path]
 
 
 def twin_of(out: Path) -> Path:
@@ -39,56 +58,74 @@ def folders_of(out: Path, shape: Shape, config_only: bool = False) -> list[Path]
 
 
 def is_current(out: Path, shape: Shape, config_only: bool = False) -> bool:
-    """Whether `out` holds just this checkpoint already, and its twin where it has one; else no twin of another."""
-    wanted = _marker(shape, config_only)
-    here = all(_read(folder / MARKER) == wanted for folder in folders_of(out, shape, config_only))
-    return here and stale_twin(out, shape, config_only) is None
+    """Whether `out` holds just this checkpoint already, byte for byte, and its twin if it has one; else no stale twin.
+
+    Files beside it that somebody else put there are no matter.
+    """
+    for place, folder in enumerate(folders_of(out, shape, config_only)):
+        if owned.settings(folder) != _settings(shape, config_only, place > 0) or not owned.survey(folder).whole:
+            return False
+    return stale_twin(out, shape, config_only) is None
 
 
 def stale_twin(out: Path, shape: Shape, config_only: bool = False) -> Path | None:
     """The twin of an earlier checkpoint that this one, which has none, would leave beside itself.
 
-    Only what was written as a twin counts: its marker is that of a quantised checkpoint, its config.json has no
-    quantisation. A folder of any other origin is nobody's twin.
+    Only what was written as a twin counts, by its marker. A folder of any other origin is nobody's twin.
     """
-    twin = twin_of(out.absolute())
-    if twin in folders_of(out, shape, config_only) or twin.is_symlink():
+    folders = folders_of(out, shape, config_only)
+    twin = twin_of(folders[0])
+    marker = owned.settings(twin)
+    if twin in folders or twin.is_symlink() or marker is None:
         return None
-    marker, values = _read(twin / MARKER), _read(twin / "config.json")
-    if marker is None or values is None or marker.get("config_only"):
-        return None
-    return twin if marker.get("quant") != "none" and "quantization_config" not in values else None
+    if marker.get("format") == 1:  # which did not tell
+        values = owned.read(twin / "config.json")
+        quantised = marker.get("quant") != "none" and not marker.get("config_only")
+        return twin if quantised and values is not None and "quantization_config" not in values else None
+    return twin if marker.get("twin") else None
 
 
 def write(out: Path, shape: Shape, *, config_only: bool = False) -> list[Path]:
-    """Write the checkpoint to `out`, and its bf16 twin to `out`-deq where it is quantised. Returns the folders.
+    """As `replace`; returns the folders."""
+    return replace(out, shape, config_only=config_only).folders
 
-    A folder of ours is replaced, `stale_twin` is removed; a non-empty folder without our marker raises NotOurs before
-    anything is written, sizes whose weights do not fit into the free memory raise BadShape. On any error (a full disk,
+
+def replace(out: Path, shape: Shape, *, config_only: bool = False, repair: bool = False) -> Written:
+    """Write the checkpoint to `out`, and its bf16 twin to `out`-deq where it is quantised.
+
+    A folder of ours is replaced, `stale_twin` is removed. One of them that holds anything that this tool did not write
+    raises NotOurs before anything is written, as do files of ours that were changed; with `repair` these are kept in a
+    folder beside. Sizes whose weights do not fit into the free memory raise BadShape. On any error (a full disk,
     Ctrl-C) the half-written siblings are removed and what was there stays.
     """
-    out = out.absolute()
     targets, stale = folders_of(out, shape, config_only), stale_twin(out, shape, config_only)
-    for target in targets:
-        _refuse_foreign(target)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    leaving = [stale] if stale else []
+    for target in (*targets, *leaving):
+        _refuse(target, repair)
+    targets[0].parent.mkdir(parents=True, exist_ok=True)
+    left = [old for target in targets if not target.exists() for old in _kept_of(target)]
     with _siblings(targets) as folders:
-        vocab_size, bos, eos = 0, 0, 0
-        for folder in folders:
-            tokens, bos, eos = tokenizer.write(folder, shape.max_position)
-            vocab_size = max(shape.vocab_size, -(-tokens // 64) * 64)
-        for folder, values in zip(folders, _configs(config(shape, vocab_size, bos, eos))):
-            _json(folder / "config.json", values)
-            _json(folder / "generation_config.json", {"bos_token_id": bos, "eos_token_id": eos, "do_sample": False})
-            _json(folder / MARKER, _marker(shape, config_only))
-        if not config_only:
-            _check_memory(shape, vocab_size)
-            _write_weights(folders, shape, vocab_size)
-        for folder, target in zip(folders, targets):
-            _replace(folder, target)
-    if stale is not None:
-        shutil.rmtree(stale)
-    return targets
+        _fill(folders, shape, config_only)
+        pairs: list[tuple[Path | None, Path]] = [*zip(folders, targets), *((None, twin) for twin in leaving)]
+        olds = _swap(pairs)
+    replaced = [target for target in olds if target in targets and any(olds[target].iterdir())]
+    left += [old for old in olds.values() if not owned.discard(old)]
+    return Written(targets, replaced, leaving, left)
+
+
+def _fill(folders: list[Path], shape: Shape, config_only: bool) -> None:
+    vocab_size, bos, eos = 0, 0, 0
+    for folder in folders:
+        tokens, bos, eos = tokenizer.write(folder, shape.max_position)
+        vocab_size = max(shape.vocab_size, -(-tokens // 64) * 64)
+    for folder, values in zip(folders, _configs(config(shape, vocab_size, bos, eos))):
+        _json(folder / "config.json", values)
+        _json(folder / "generation_config.json", {"bos_token_id": bos, "eos_token_id": eos, "do_sample": False})
+    if not config_only:
+        _check_memory(shape, vocab_size)
+        _write_weights(folders, shape, vocab_size)
+    for place, folder in enumerate(folders):
+        owned.seal(folder, _settings(shape, config_only, place > 0))
 
 
 @contextmanager
@@ -149,23 +186,21 @@ def _write_shards(folder: Path, tensors: dict, shards: int) -> None:
     _json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
-def _marker(shape: Shape, config_only: bool) -> dict:
-    return {"format": 1, "config_only": config_only, **asdict(shape)}
+def _settings(shape: Shape, config_only: bool, twin: bool) -> dict[str, Any]:
+    return {"format": owned.FORMAT, "config_only": config_only, "twin": twin, **asdict(shape)}
 
 
-def _read(file: Path) -> dict | None:
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
-
-
-def _refuse_foreign(target: Path) -> None:
-    if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise NotOurs(f"{target}: exists and is no folder; choose another")
-    if target.exists() and any(target.iterdir()) and not (target / MARKER).exists():
-        raise NotOurs(f"{target}: not empty and without {MARKER}, so not written by this tool; choose another folder")
+def _refuse(target: Path, repair: bool) -> None:
+    why = owned.refusal(target, repair)
+    if why is None:
+        return
+    # changed files alone are what --repair is for
+    other = (
+        ""
+        if repair or owned.refusal(target, repair=True)
+        else ", or give --repair, which keeps them in a folder beside"
+    )
+    raise NotOurs(f"{why}; nothing was touched: choose another OUT, or move away what you want to keep{other}")
 
 
 @contextmanager
@@ -174,22 +209,41 @@ def _siblings(targets: Iterable[Path]) -> Iterator[list[Path]]:
     try:
         for target in targets:
             folders.append(target.with_name(f".{target.name}.{secrets.token_hex(4)}"))  # noted before it is there
-            folders[-1].mkdir(0o755)
+            try:
+                folders[-1].mkdir(0o755)
+            except OSError:  # one that was there already is somebody else's
+                folders.pop()
+                raise
         yield folders
     finally:
         for folder in folders:
-            shutil.rmtree(folder, ignore_errors=True)
+            with suppress(OSError):  # as after a success: renamed
+                for file in folder.iterdir():
+                    file.unlink()
+                folder.rmdir()
 
 
-def _replace(folder: Path, target: Path) -> None:
-    """Put `folder` where `target` is; the old one leaves only after the new one is complete."""
-    if target.exists():
-        old = folder.with_name(folder.name + ".old")
-        os.rename(target, old)
-        os.rename(folder, target)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.rename(folder, target)
+def _swap(pairs: list[tuple[Path | None, Path]]) -> dict[Path, Path]:
+    """Put each folder where its target is (none: just away). Returns where the old ones are; an error undoes all."""
+    olds = {target: target.with_name(f"{target.name}{_KEPT}{secrets.token_hex(4)}") for _, target in pairs}
+    try:
+        for folder, target in pairs:
+            if target.exists():
+                os.rename(target, olds[target])
+            if folder is not None:
+                os.rename(folder, target)
+    except BaseException:
+        for folder, target in reversed(pairs):
+            if folder is not None and not folder.exists() and target.exists():
+                os.rename(target, folder)  # for `_siblings` to remove
+            if olds[target].exists():
+                os.rename(olds[target], target)
+        raise
+    return {target: old for target, old in olds.items() if old.exists()}
+
+
+def _kept_of(target: Path) -> list[Path]:
+    return sorted(path for path in target.parent.iterdir() if path.name.startswith(target.name + _KEPT))
 
 
 def _json(path: Path, value: dict) -> None:
