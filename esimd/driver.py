@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from typing import Any
 
-from xpu_moe import needs, streams
+from xpu_moe import cache, needs, streams
 from xpu_moe.env import read
 from xpu_moe.esimd.nullcard import card, packages
 from xpu_moe.esimd.runtime import standalone
@@ -19,6 +19,10 @@ from xpu_moe.toolenv import ToolEnvironmentError
 
 HELP = "Intel's current driver and compiler, fetched (Debian), and our launches through it on a card that is not there"
 TIMEOUT_S = 600.0
+_CODES = (
+    "Exit codes: 0 all was compiled and submitted; 1 something was refused; 2 a bad argument, no way to the driver, or "
+    "a cache folder that cannot be used; 74 and 141 the answer could not be written."
+)
 PROGRESS = "driver: "  # what the child's lines of progress begin with
 NOT_SHOWN = "not shown: what the kernels compute, and how fast: no command buffer reaches a card"
 
@@ -91,9 +95,9 @@ def shown(answer: dict[str, Any]) -> list[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Exit 0: all was compiled and submitted. 1: something was refused. 2: bad arguments, or the driver cannot be had
-    here. 74, 141: `streams.emit`."""
-    parser = streams.Parser(prog="python -m xpu_moe.esimd driver", description=HELP)
+    """Exit 0: all was compiled and submitted. 1: something was refused. 2: bad arguments, the driver cannot be had
+    here, or the cache folder cannot be used. 74, 141: `streams.emit`."""
+    parser = streams.Parser(prog="python -m xpu_moe.esimd driver", description=HELP, epilog=_CODES)
     parser.add_argument(
         "--card", choices=tuple(card.CARDS), default="b70", help="what the driver plans for (default: b70)"
     )
@@ -111,8 +115,8 @@ def main(argv: Sequence[str]) -> int:
         return streams.refuse("driver", lacking, options.json)
     try:
         answer = collect(options.card, options.libsycl, options.again)
-    except packages.Unavailable as error:
-        return streams.refuse("driver", str(error), options.json, error.exit_code)
+    except (packages.Unavailable, cache.UnsafeCache) as error:
+        return streams.refuse("driver", str(error), options.json, packages.Unavailable.exit_code)
     except (Refused, ToolEnvironmentError) as error:
         return streams.refuse("driver", str(error), options.json, 1)
     return streams.emit("driver", json.dumps(answer) if options.json else "\n".join(shown(answer)))

@@ -7,12 +7,16 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from xpu_moe import files, streams
+from xpu_moe import cache, files, streams
 from xpu_moe.esimd.kernels import instances
 from xpu_moe.esimd.tools import gates, isa, programs, rival, spirv
 from xpu_moe.toolenv import ToolEnvironmentError
 
 HELP = "registers, spills, messages and issue slots of the shipped kernels; exit 1 where a bound is broken"
+_CODES = (
+    "Exit codes: 0 every bound holds; 1 one is broken, or a compiler refused; 2 a bad argument, a program that is "
+    "missing, or a cache folder that cannot be used; 74 and 141 the answer could not be written."
+)
 
 
 def collect(device: str, keep: Path | None, record: bool, with_rival: bool) -> dict:
@@ -84,10 +88,35 @@ def shown(answer: dict) -> list[str]:
     return [*lines, "every bound holds" if not answer["failures"] else f"{len(answer['failures'])} bounds broken"]
 
 
+def _check_folder(asm: Path | None) -> None:
+    """Raise ValueError where --asm names no folder, nor a new one in a folder that exists."""
+    files.check_folder("--asm", asm)
+    if asm is not None and not asm.exists() and not asm.absolute().parent.exists():
+        raise ValueError(
+            f"--asm: got {str(asm)!r}: there is no {str(asm.parent)!r}; wanted a folder, or the name of a new one in a "
+            "folder that exists"
+        )
+
+
+def _refusal(device: str) -> str:
+    """ "" where an ocloc here compiles for the device, else its answer. Raises MissingProgram."""
+    return programs.answer(programs.back_end(device)["ocloc"].path, device)
+
+
+def _prepare(devices: Sequence[str], with_rival: bool) -> None:
+    """What a report needs of the cache, before the seconds that the kernels take: the places of the baselines, and the
+    rival's compiler. Raises UnsafeCache, ToolEnvironmentError."""
+    for device in devices:
+        gates.baseline_file(device)
+    if with_rival:
+        programs.compiler_root()
+
+
 def main(argv: Sequence[str]) -> int:
-    """Exit 0: all bounds hold. 1: one is broken, or ocloc refused. 2: bad arguments, or a program is missing (the
-    line to type). 74, 141: `streams.emit`."""
-    parser = streams.Parser(prog="python -m xpu_moe.esimd report", description=HELP)
+    """Exit 0: all bounds hold. 1: one is broken, or a compiler refused. 2: bad arguments (also a device that ocloc does
+    not know), a program that is missing (the line to type), or a cache folder that cannot be used. 74, 141:
+    `streams.emit`."""
+    parser = streams.Parser(prog="python -m xpu_moe.esimd report", description=HELP, epilog=_CODES)
     parser.add_argument(
         "--device", help="ocloc's device name (default: pvc, and the bmg ones where an ocloc here knows them)"
     )
@@ -97,19 +126,24 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     options = parser.parse_args(argv)
     try:
-        files.check_folder("--asm", options.asm)
+        _check_folder(options.asm)
     except ValueError as error:
         return streams.refuse("report", str(error), options.json)
     try:
-        known = {options.device: ""} if options.device else gates.devices()
+        known = {options.device: _refusal(options.device)} if options.device else gates.devices()
         unknown = {name: why for name, why in known.items() if why}
+        if options.device in unknown:
+            wanted = f"wanted one that ocloc here compiles for, such as {', '.join(gates.DEVICES)}"
+            wrong = f"--device: got {options.device!r}: ocloc says {unknown[options.device]!r}; {wanted}"
+            return streams.refuse("report", wrong, options.json)
+        _prepare([name for name in known if name not in unknown], not options.no_rival)
         for name, why in unknown.items():
             streams.warn(f"not for {name}: ocloc says {why!r}")
         answers = [
             collect(name, options.asm, options.record, not options.no_rival) for name in known if name not in unknown
         ]
-    except programs.MissingProgram as error:
-        return streams.refuse("report", str(error), options.json, error.exit_code)
+    except (programs.MissingProgram, cache.UnsafeCache) as error:
+        return streams.refuse("report", str(error), options.json, programs.MissingProgram.exit_code)
     except (isa.IsaError, spirv.CompileError, ToolEnvironmentError) as error:
         return streams.refuse("report", str(error), options.json, 1)
     if options.json:

@@ -35,9 +35,24 @@ def _help(file: Path) -> str | None:
 
 def run(room: str, argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; without one (or with --help) list them. Returns the exit code: 2 for none or an unknown name,
-    130 interrupted, 74 and 141 an answer that could not be written."""
-    streams.prepare()
+    and for a cache folder that cannot be used, where a subcommand does not say so itself; 130 interrupted, 74 and 141
+    an answer that could not be written."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        streams.prepare()
+        return _run(room, arguments)
+    except KeyboardInterrupt:  # before or after the time in which a subcommand handles it by itself
+        streams.warn(f"{room}: interrupted")
+        return streams.INTERRUPTED
+    except RuntimeError as error:
+        from xpu_moe.cache import UnsafeCache
+
+        if not isinstance(error, UnsafeCache):
+            raise
+        return streams.refuse(f"{room} {arguments[0]}", str(error), streams.asked_for_json(arguments))
+
+
+def _run(room: str, arguments: list[str]) -> int:
     commands = found(room)
     if not arguments or arguments[0] in ("-h", "--help"):
         rows = [f"  {name:16} {text}" for name, text in commands.items()]
@@ -47,9 +62,5 @@ def run(room: str, argv: Sequence[str] | None = None) -> int:
         what = "no subcommand" if arguments[0] == "--json" else f"unknown subcommand {arguments[0]!r}"
         wrong = f"{what}; known: {', '.join(commands) or 'none'}"
         return streams.refuse(room, wrong, streams.asked_for_json(arguments))
-    try:
-        module = importlib.import_module(f"{room}.{arguments[0].replace('-', '_')}")
-        return int(module.main(arguments[1:]))
-    except KeyboardInterrupt:  # before or after the time in which a subcommand handles it by itself
-        streams.warn(f"{room}: interrupted")
-        return 130
+    module = importlib.import_module(f"{room}.{arguments[0].replace('-', '_')}")
+    return int(module.main(arguments[1:]))

@@ -309,6 +309,74 @@ def test_an_interrupted_tool_ends_with_130_and_one_line(tool):
     assert ended.stderr.endswith(f"{tool}: interrupted\n") and "Traceback" not in ended.stderr
 
 
+# sitecustomize.py: Ctrl-C when a certain module is about to be imported
+EARLY = """
+import os, signal, sys
+class CtrlC:
+    def find_spec(self, name, path=None, target=None):
+        if name == os.environ["FIRST"]:
+            signal.raise_signal(signal.SIGINT)
+sys.meta_path.insert(0, CtrlC())
+"""
+
+
+def interrupted_at(first: str, folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
+    (folder / "sitecustomize.py").write_text(EARLY)
+    environ = {**read.snapshot(), "PYTHONPATH": f"{folder}:{ROOT}", "FIRST": first}
+    return subprocess.run(
+        [sys.executable, *command], env=environ, capture_output=True, text=True, timeout=60, cwd=ROOT
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "first, tool, arguments",
+    [("argparse", "xpu_moe", ()), ("xpu_moe.streams", "xpu_moe.doctor", ("--json",)),
+     ("xpu_moe.doctor.judge", "xpu_moe.doctor", ("--json",)),
+     ("xpu_moe.subcommands", "xpu_moe.launch", ("explain-log", "x")),
+     ("xpu_moe.launch.main", "xpu_moe.launch", ("--demo",)), ("argparse", "xpu_moe.env", ()),
+     ("xpu_moe.subcommands", "xpu_moe.probe", ()), ("xpu_moe.probe.p2p", "xpu_moe.probe", ("p2p",)),
+     ("ast", "xpu_moe.esimd", ()), ("xpu_moe.plan.cards", "xpu_moe.plan", ())],
+)  # fmt: skip
+def test_a_tool_that_is_interrupted_while_it_imports_ends_alike(first, tool, arguments, tmp_path):
+    ended = interrupted_at(first, tmp_path, "-m", tool, *arguments)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", f"{tool}: interrupted\n")
+
+
+def test_the_script_that_serves_does_as_well(tmp_path):
+    ended = interrupted_at("xpu_moe.launch.args", tmp_path, "-B", "scripts/enter.py", "serve", "--demo")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "serve_minimax: interrupted\n")
+
+
+def test_an_interrupt_within_an_exec_of_text_is_not_remembered():
+    """Python dies by the signal at its end where a plain KeyboardInterrupt went through one."""
+    program = (
+        "import signal; from xpu_moe import interrupt\n"
+        "interrupt.expected('x')\n"
+        "try: exec('signal.raise_signal(signal.SIGINT)')\n"
+        "except KeyboardInterrupt: raise SystemExit(130)"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (ended.returncode, ended.stderr) == (130, "")
+
+
+def test_other_errors_of_an_import_are_shown_as_ever():
+    program = "from xpu_moe import interrupt; interrupt.expected('x'); import xpu_moe.nosuch"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert ended.returncode == 1 and ended.stderr.startswith("Traceback") and "xpu_moe.nosuch" in ended.stderr
+
+
+def test_whoever_imports_the_package_keeps_signals_and_hooks():
+    program = (
+        "import signal, sys; import xpu_moe; from xpu_moe import interrupt\n"
+        "assert sys.excepthook is sys.__excepthook__\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN); interrupt.expected('x')\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a job behind a shell's &"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
 def test_the_package_lists_its_tools(capsys):
     from xpu_moe import __main__ as package
 

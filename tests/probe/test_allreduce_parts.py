@@ -365,3 +365,22 @@ def test_a_port_beside_torchrun_is_refused(capsys, monkeypatch):
         monkeypatch.setenv(name, value)
     assert allreduce.main(["--device", "cpu", "--port", "29501"]) == 2
     assert "--port: got 29501; torchrun's ranks meet at MASTER_PORT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "/proc/x"])
+def test_a_cache_folder_that_cannot_be_used_is_no_dead_rank(place, capsys, monkeypatch):
+    """oneCCL's ranks are built in it: told before anything is started, and with another code than a rank that died."""
+    monkeypatch.setenv("XPU_MOE_CACHE", place)
+    monkeypatch.setattr(run, "run", lambda *given: pytest.fail("ranks were started"))
+    monkeypatch.setattr(run, "chosen", lambda *given: pytest.fail("devices were looked for"))
+    assert allreduce.main(["--backend", "oneccl", "--world", "2", "--sizes", "1024", "--json"]) == 2
+    said = capsys.readouterr()
+    answer = json.loads(said.out)
+    assert answer["ok"] is False and answer["cannot"].startswith(f"cache folder {place}: ")
+    assert said.err == f"allreduce: {answer['cannot']}\n"
+
+
+def test_the_help_tells_the_exit_codes(capsys):
+    with pytest.raises(SystemExit):
+        allreduce.main(["--help"])
+    assert "no cache folder for --backend oneccl" in " ".join(capsys.readouterr().out.split())

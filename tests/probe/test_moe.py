@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from xpu_moe import cache
 from xpu_moe.cpu import ops as cpu_ops
 from xpu_moe.cpu.moe_u4 import GroupedByExpert
 from xpu_moe.env import read
@@ -206,3 +207,24 @@ def test_opencl_runs_the_twin_and_reports_our_host_code(extra):
     found = json.loads(done.stdout)["opencl"]
     assert found["ok"] and found["backend"] == "sycl_twin" and found["libsycl"] == "libsycl.so.9"
     assert 0 < found["host_us"] < found["submit_us"]
+
+
+@pytest.mark.parametrize("flag", ["--emulate", "--opencl"])
+@pytest.mark.parametrize("place", ["/dev/null", "/proc/x"])
+def test_a_cache_folder_that_cannot_be_used_is_told_before_any_work(flag, place, capsys, monkeypatch):
+    monkeypatch.setenv("XPU_MOE_CACHE", place)
+    monkeypatch.setattr(moe.needs, "unusable", lambda name: pytest.fail("torch was loaded"))
+    assert moe.main([*SMALL, flag, "--json"]) == 2
+    said = capsys.readouterr()
+    answer = json.loads(said.out)
+    assert answer["ok"] is False and answer["cannot"].startswith(f"cache folder {place}: ")
+    assert said.err == f"xpu_moe.probe moe: {answer['cannot']}\n"
+
+
+def test_one_that_goes_bad_later_is_no_fault_of_ours_either(capsys, monkeypatch):
+    def gone(arguments):
+        raise cache.UnsafeCache("cache folder x: gone")
+
+    monkeypatch.setattr(moe, "_report", gone)
+    code, found = run(capsys)
+    assert (code, found) == (2, {"ok": False, "cannot": "cache folder x: gone"})

@@ -5,9 +5,15 @@ Runs in the system's Python with nothing but the standard library.
 
 from __future__ import annotations
 
+import sys
+
+if sys.argv[0].endswith("enter.py"):  # scripts/enter.py is at its beginning; the imports below take time
+    from xpu_moe import interrupt
+
+    interrupt.expected("serve_minimax")
+
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -3,8 +3,9 @@
 Starts its ranks on this host, or joins torchrun's (one of these under every torchrun worker, any number of hosts). A
 parent without torch watches the ranks and ends the run whatever state they are in.
 
-Exit codes: 0 right and measured; 2 a bad argument; 3 a hang; 4 a rank died, or none could start; 5 wrong data; 130 and
-143 interrupted; 74 and 141 the answer could not be written (`streams.emit`). Nothing of the run is left on the machine.
+Exit codes: 0 right and measured; 2 a bad argument, or no cache folder for --backend oneccl to build its ranks in; 3 a
+hang; 4 a rank died, or none could start; 5 wrong data; 130 and 143 interrupted; 74 and 141 the answer could not be
+written (`streams.emit`). Nothing of the run is left on the machine.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from xpu_moe import bounds, needs, streams
+from xpu_moe import bounds, cache, needs, streams
 from xpu_moe.env import read
 from xpu_moe.probe._allreduce import faults, plot, remember, report, run
 from xpu_moe.probe._allreduce.plan import FORMS, Plan, steps
@@ -26,6 +27,11 @@ from xpu_moe.probe._watch.footprint import sweep
 from xpu_moe.probe._watch.signals import Stop
 
 HELP = "all-reduce: right data, latency, what a decode step pays; a hang is diagnosed, nothing is left behind"
+_CODES = (
+    "Exit codes: 0 right and measured; 2 a bad argument, or no cache folder for --backend oneccl to build its ranks "
+    "in; 3 a hang; 4 a rank died, or none could start; 5 wrong data; 130 and 143 interrupted; 74 and 141 the answer "
+    "could not be written."
+)
 _NO_CARDS = "no accelerator was seen: ranks on the CPU, which say nothing about cards (python -m xpu_moe.doctor)"
 
 
@@ -37,8 +43,8 @@ def main(argv: Sequence[str]) -> int:
             streams.warn(f"xpu_moe: removed {name}, left by a run that was killed")
         try:
             plan, joined = _plan(arguments, stop)
-        except (ValueError, run.CannotStart) as error:
-            code = stop.exit_code if stop.signal else 2 if isinstance(error, ValueError) else 4
+        except (ValueError, cache.UnsafeCache, run.CannotStart) as error:
+            code = stop.exit_code if stop.signal else 4 if isinstance(error, run.CannotStart) else 2
             return streams.refuse("allreduce", str(error), arguments.json, code)
         unasked = plan.kind == "cpu" and arguments.device is None and arguments.backend == "auto"
         if unasked:
@@ -74,7 +80,7 @@ def _show(result: report.Result, arguments: argparse.Namespace) -> int:
 
 
 def _plan(arguments: argparse.Namespace, stop: Stop) -> tuple[Plan, run.Joined | None]:
-    """The plan, and the rank that torchrun gave us. Raises ValueError and run.CannotStart."""
+    """The plan, and the rank that torchrun gave us. Raises ValueError, cache.UnsafeCache and run.CannotStart."""
     joined = run.joined(read.snapshot())
     if joined and arguments.world not in (None, joined.world):
         raise ValueError(f"--world: got {arguments.world}, torchrun has {joined.world} ranks")
@@ -91,6 +97,8 @@ def _plan(arguments: argparse.Namespace, stop: Stop) -> tuple[Plan, run.Joined |
     if arguments.backend == "oneccl" and joined:
         raise ValueError("--backend oneccl: starts its own ranks on one host, not under torchrun")
     fault = faults.parse(arguments.inject)
+    if arguments.backend == "oneccl":
+        cache.folder("oneccl-probe")
     asked = joined.world if joined else arguments.world
     kind, backend, world = run.chosen(arguments.backend, arguments.device, asked, stop)
     if fault.kind and fault.rank >= world:
@@ -110,7 +118,7 @@ def _plan(arguments: argparse.Namespace, stop: Stop) -> tuple[Plan, run.Joined |
 
 
 def _parser() -> streams.Parser:
-    parser = streams.Parser(prog="python -m xpu_moe.probe allreduce", description=HELP)
+    parser = streams.Parser(prog="python -m xpu_moe.probe allreduce", description=HELP, epilog=_CODES)
     add: Any = parser.add_argument
     add("--world", type=int, help="ranks to start (default: every accelerator, 4 on a CPU)")
     add("--device", choices=("xpu", "cuda", "cpu"), help="what the ranks compute on (default: what is there)")

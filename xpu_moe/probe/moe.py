@@ -13,13 +13,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from xpu_moe import bounds, needs, streams
+from xpu_moe import bounds, cache, needs, streams
 from xpu_moe.probe.moe_shape import TOLERANCE, Shape
 
 HELP = "INT4 MoE layer of this device: numbers against float64, us, GB/s, share of the memory's bandwidth"
 
 OK, WRONG, CANNOT = 0, 1, 2
 _NAME = "xpu_moe.probe moe"
+_CODES = (
+    "Exit codes: 0 right; 1 wrong numbers; 2 it could not be run: a bad argument, no device, no backend, a program "
+    "that is missing, a cache folder that cannot be used; 74 and 141 the answer could not be written."
+)
 _SIZES = "--tokens, --hidden-size, --intermediate-size, --num-experts"
 # flag -> the module of the Intel room whose `probe(shape, call)` serves it: {"ok", "error", "tolerance", "lines", …}
 _SOURCES = {"emulate": "xpu_moe.esimd.runtime.emulate_probe", "opencl": "xpu_moe.esimd.runtime.opencl_probe"}
@@ -27,7 +31,7 @@ _SOURCES = {"emulate": "xpu_moe.esimd.runtime.emulate_probe", "opencl": "xpu_moe
 
 def parser() -> streams.Parser:
     """The command's flags; the defaults are MiniMax-M2 at tensor parallelism 4, one token."""
-    made = streams.Parser(prog="python -m xpu_moe.probe moe", description=HELP)
+    made = streams.Parser(prog="python -m xpu_moe.probe moe", description=HELP, epilog=_CODES)
     made.add_argument("--device", choices=("xpu", "cuda", "cpu"), help="device kind (default: the first that is found)")
     made.add_argument("-m", "--tokens", type=int, default=1, help="M, tokens of the step")
     made.add_argument("--hidden-size", type=int, default=3072, help="H")
@@ -54,6 +58,11 @@ def main(argv: Sequence[str]) -> int:
     """0: right; 1: wrong numbers; 2: it could not be run (the reason is on stderr and in the JSON); 74, 141:
     `streams.emit`."""
     arguments = parser().parse_args(argv)
+    try:
+        if any(getattr(arguments, flag) for flag in _SOURCES):
+            cache.folder()  # what they build lies there; said before torch is loaded
+    except cache.UnsafeCache as error:
+        return streams.refuse(_NAME, str(error), arguments.json, CANNOT)
     if lacking := needs.unusable("torch"):
         return streams.refuse(_NAME, lacking, arguments.json, CANNOT)
     try:
@@ -72,7 +81,7 @@ def _expected(error: Exception) -> bool:
     from xpu_moe.probe.moe_call import CannotProbe
 
     names = {"ToolEnvironmentError", "MissingProgram", "BuildError", "LibsyclError", "KernelMissing", "RuntimeFailure"}
-    known = isinstance(error, NoBackend | CannotProbe | ValueError | ModuleNotFoundError)
+    known = isinstance(error, NoBackend | CannotProbe | ValueError | ModuleNotFoundError | cache.UnsafeCache)
     return known or type(error).__name__ in names or _too_large(error)
 
 

@@ -120,8 +120,22 @@ def test_assembly_goes_into_a_folder_or_nothing_is_compiled(monkeypatch, capsys,
     (tmp_path / "file").touch()
     assert report.main(["--asm", str(tmp_path / "file"), "--json"]) == 2
     assert json.loads(capsys.readouterr().out)["cannot"].startswith("--asm: got ")
+    deep = tmp_path / "no" / "such"
+    assert report.main(["--asm", str(deep), "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)["cannot"]
+    assert told.startswith(f"--asm: got {str(deep)!r}: there is no {str(deep.parent)!r}; wanted a folder")
+    assert not deep.parent.exists()
 
 
-def test_a_device_that_ocloc_does_not_know_is_an_error(capsys):
-    assert report.main(["--device", "xyz", "--no-rival"]) == 1
-    assert "ocloc refused the module for xyz" in capsys.readouterr().err
+def test_assembly_may_go_into_a_new_folder(monkeypatch, tmp_path):
+    monkeypatch.setattr(report, "collect", lambda device, keep, *others: {"failures": [], "keep": str(keep)})
+    monkeypatch.chdir(tmp_path)
+    for name in ("new", str(tmp_path / "new"), "."):
+        assert report.main(["--asm", name, "--device", "pvc", "--no-rival", "--json"]) == 0
+
+
+def test_a_device_that_ocloc_does_not_know_is_a_bad_argument(capsys, monkeypatch):
+    monkeypatch.setattr(report, "collect", lambda *given: pytest.fail("a kernel was compiled"))
+    assert report.main(["--device", "xyz", "--no-rival", "--json"]) == 2
+    told = json.loads(capsys.readouterr().out)["cannot"]
+    assert told.startswith("--device: got 'xyz': ocloc says ") and "such as pvc, bmg" in told
