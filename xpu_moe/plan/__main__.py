@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from xpu_moe import bounds, files, streams
-from xpu_moe.plan import picture, split
+from xpu_moe.plan import checks, picture, split
 from xpu_moe.plan.cards import BY_KEY, Card, cpu
-from xpu_moe.plan.checkpoint import BadCheckpoint, Checkpoint, read, read_config
+from xpu_moe.plan.checkpoint import BadCheckpoint, Checkpoint, read, read_config, unreadable
 from xpu_moe.plan.memory import MemoryPlan, Request, plan_memory
 from xpu_moe.plan.profiles import PROFILES, Profile
 from xpu_moe.plan.roofline import Roofline, probe_doubts, roofline
-from xpu_moe.plan.shapes import KV_TYPES, Shapes, lacking, shapes_of
+from xpu_moe.plan.shapes import KV_TYPES, Shapes, shapes_of
 from xpu_moe.plan.sizes import gib, size
 from xpu_moe.plan.weights import Weights, weights
 
@@ -46,7 +46,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return streams.emit("plan", json.dumps(_profiles()) if arguments.json else "\n".join(_profile_lines()))
     try:
         return _run(arguments)
-    except (Wrong, BadCheckpoint, ValueError, OSError, ImportError) as error:
+    except BadCheckpoint as error:
+        return streams.refuse("plan", error.problem.located, arguments.json, USAGE)
+    except (Wrong, ValueError, OSError, ImportError) as error:
         return streams.refuse("plan", str(error), arguments.json, USAGE)
 
 
@@ -85,14 +87,15 @@ def _run(arguments: argparse.Namespace) -> int:
         raise Wrong("--probe: its latencies are for --roofline; wanted --roofline with it")
     profile = PROFILES.get(arguments.profile) if arguments.profile else None
     checkpoint = _checkpoint(arguments.model)
+    unsized = checks.check(checkpoint)
     shapes = shapes_of(checkpoint.config, checkpoint.quantization)
-    if shapes is None:
-        raise Wrong(f"config.json: {lacking(checkpoint.config)}")
+    assert shapes is not None, "checked above"
     card = _card(arguments, profile)
     request = _request(arguments, profile, card)
     _check(request, shapes)
     plan, found = _plan(checkpoint, shapes, card, request)
-    notes = _notes(checkpoint, shapes, request, found)
+    notes = checks.told_of_sizes(checkpoint, found, unsized, request.pp, arguments.roofline)
+    notes += _notes(shapes, request)
     probe = _probe(arguments.probe) if arguments.probe else None
     line = _roofline(arguments, shapes, card, request, probe) if arguments.roofline else None
     notes += probe_doubts(probe, card, request.tp) if probe is not None else []
@@ -112,9 +115,13 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _checkpoint(given: Path) -> Checkpoint:
-    if given.is_dir():
+    try:
+        folder, there = given.is_dir(), given.exists()
+    except OSError as error:  # a folder above that may not be entered, a name that is too long
+        raise unreadable(given, error) from None
+    if folder:
         return read(given)
-    if given.exists():
+    if there:
         files.check_regular("--model", given, _MOST_JSON, "a checkpoint folder, or a config.json")
     return read_config(given)
 
@@ -179,13 +186,13 @@ def _plan(checkpoint: Checkpoint, shapes: Shapes, card: Card, request: Request) 
     return plan_memory(shapes, found.parts, card, request, found.source), found
 
 
-def _notes(checkpoint: Checkpoint, shapes: Shapes, request: Request, found: Weights) -> list[str]:
-    """What a reader of the plan must know beside it."""
-    missing = checkpoint.shards_missing
-    more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    lost = f"missing in the checkpoint: {missing[0]}{more}" if missing else ""
-    notes = [f"{text}; sizes are computed from config.json" for text in (checkpoint.problem, lost, found.doubt) if text]
-    notes += [found.caveat] if found.caveat else []
+def _notes(shapes: Shapes, request: Request) -> list[str]:
+    """What a reader must know of the launch."""
+    notes = []
+    if not (request.max_model_len or shapes.max_positions):
+        notes.append(
+            "max_position_embeddings is missing: max_model_len is all that the KV holds, wanted --max-model-len"
+        )
     if request.max_model_len and shapes.max_positions and request.max_model_len > shapes.max_positions:
         notes.append(
             f"--max-model-len {request.max_model_len} is beyond the model's {shapes.max_positions} positions: vLLM "

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 _INTEGER = frozenset(
-    {"gptq", "gptq_marlin", "auto-round", "auto_round", "autoround", "awq", "awq_marlin", "inc", "compressed-tensors"}
-)
+    {"gptq", "gptq_marlin", "auto-round", "auto_round", "autoround", "intel/auto-round", "awq", "awq_marlin", "inc",
+     "compressed-tensors"}
+)  # fmt: skip
 _FP8 = frozenset({"fp8", "fbgemm_fp8", "mxfp8", "fp8_per_tensor", "fp8_per_block", "fp8_per_channel"})
 _FP4 = ("nvfp4", "mxfp4")  # within the method or the algorithm of ModelOpt, gpt-oss and others
 
@@ -51,29 +53,56 @@ class Quant:
 
 def quant_of(raw: Mapping[str, Any]) -> Quant | None:
     """The quantisation of a config, None where it names no method."""
-    method = str(raw.get("quant_method") or raw.get("quant_algo") or "").lower()
+    method = _method(raw)
     if not method or len(method) > 60:
         return None
-    groups = raw.get("config_groups")
-    inner: Mapping[str, Any] = raw
-    if isinstance(groups, Mapping):
-        first = next((g for g in groups.values() if isinstance(g, Mapping)), {})
-        weights = first.get("weights")
-        inner = weights if isinstance(weights, Mapping) else {}
-    block = raw.get("weight_block_size") or inner.get("block_structure")
-    pair = _pair(block)
+    inner: Mapping[str, Any] = next((part for _, part in weight_parts(raw)), {})
     bits = _number(inner, "bits", "num_bits", "w_bit", "weight_bits", default=_usual_bits(method, raw))
-    number = "int" if method in _INTEGER and str(inner.get("type", inner.get("data_type", "int"))) == "int" else "float"
     return Quant(
         method=method,
         bits=bits,
         group=_number(inner, "group_size", "q_group_size", default=_usual_group(method, inner)),
         symmetric=_symmetric(method, inner),
         order=raw.get("desc_act") is True or inner.get("actorder") not in (None, False, "static", "weight"),
-        block=pair,
-        number=number,
+        block=pair(raw.get("weight_block_size") or inner.get("block_structure")),
+        number="int" if is_integer(raw, inner) else "float",
         lm_head=raw.get("lm_head") is True,
     )
+
+
+def unsized(raw: Mapping[str, Any]) -> str:
+    """Why nobody can tell the bytes of a matrix from a `quantization_config`, key first; "" where it tells them."""
+    method = _method(raw)
+    if not method:
+        return "quant_method is missing"
+    if method not in _INTEGER | _FP8 and _usual_bits(method, raw) == 16:
+        known = ", ".join(sorted(_INTEGER | _FP8 | {*_FP4}))
+        return f"quant_method: got {json.dumps(method[:60])}, whose bytes are not known; wanted one of {known}"
+    if method == "compressed-tensors" and not any(part.get("num_bits") is not None for _, part in weight_parts(raw)):
+        return "config_groups tells no num_bits of weights"
+    return ""
+
+
+def weight_parts(raw: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+    """(where, object) of everything that describes weights: the config itself, or each of its groups."""
+    groups = raw.get("config_groups")
+    if not isinstance(groups, Mapping):
+        return [("", raw)]
+    weights = [(name, group.get("weights")) for name, group in groups.items() if isinstance(group, Mapping)]
+    return [
+        (f"config_groups[{json.dumps(name)[:40]}].weights.", part)
+        for name, part in weights
+        if isinstance(part, Mapping)
+    ]
+
+
+def is_integer(raw: Mapping[str, Any], part: Mapping[str, Any]) -> bool:
+    """Are the weights that `part` of `raw` describes whole numbers in groups?"""
+    return _method(raw) in _INTEGER and str(part.get("type", part.get("data_type", "int"))) == "int"
+
+
+def _method(raw: Mapping[str, Any]) -> str:
+    return str(raw.get("quant_method") or raw.get("quant_algo") or "").lower()
 
 
 def _usual_bits(method: str, raw: Mapping[str, Any]) -> int:
@@ -106,7 +135,8 @@ def _number(raw: Mapping[str, Any], *names: str, default: int) -> int:
     return default
 
 
-def _pair(value: Any) -> tuple[int, int] | None:
+def pair(value: Any) -> tuple[int, int] | None:
+    """Rows and columns of a block."""
     if isinstance(value, list) and len(value) == 2 and all(type(v) is int and 0 < v < 1 << 20 for v in value):
         return value[0], value[1]
     return None

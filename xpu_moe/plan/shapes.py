@@ -14,20 +14,27 @@ from typing import Any
 
 from xpu_moe.plan.quantization import Quant, quant_of
 
-_TYPES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
+TYPES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2}
 KV_TYPES = {
     "auto": 2, "bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1,
     "fp8_inc": 1, "int8": 1,
 }  # fmt: skip
 # families whose `intermediate_size` is that of dense layers: without `moe_intermediate_size` nobody knows an expert
 _EXPERTS_APART = re.compile(r"(?:qwen|deepseek|glm|kimi)")
-_NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads")
-_EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+NEEDED = ("hidden_size", "num_hidden_layers", "num_attention_heads")
+# names that writers have for one and the same size; the first is the usual one
+EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+TOP_K = (
+    "num_experts_per_tok", "num_experts_per_token", "experts_per_token", "top_k_experts", "moe_top_k", "moe_topk",
+    "moe_k",
+)  # fmt: skip
+INNER = ("intermediate_size", "ffn_hidden_size")
+KINDS = ("layer_types", "attn_type_list")
 _SIZES = (  # read with a default where they are absent
-    *_EXPERTS, "num_key_value_heads", "head_dim", "vocab_size", "intermediate_size", "moe_intermediate_size",
+    *EXPERTS, "num_key_value_heads", "head_dim", "vocab_size", "intermediate_size", "moe_intermediate_size",
     "num_experts_per_tok", "kv_lora_rank",
 )  # fmt: skip
-_MOST = (1 << 31) - 1
+MOST = (1 << 31) - 1
 MISSING = "missing"
 _VOCAB_PADDING = 64  # vLLM pads the vocabulary to a multiple of it for every rank
 
@@ -159,20 +166,22 @@ class Shapes:
 
 
 def shapes_of(config: Mapping[str, Any], quantization: Mapping[str, Any] | None = None) -> Shapes | None:
-    """The dimensions in a config.json; None where `lacking` has something to say."""
-    config = _text(config)
+    """The dimensions in a config.json; None where `faults` has something to say.
+
+    Other keys that are no sizes are as if absent: who counts on them asks `checks.check` first."""
+    config = language_part(config)
 
     def number(*names: str, default: int = 0) -> int:
-        return next((config[name] for name in names if _is_size(config.get(name))), default)
+        return next((config[name] for name in names if is_size(config.get(name))), default)
 
-    if lacking(config):
+    if faults(config):
         return None
-    hidden, layers, heads = (number(name) for name in _NEEDED)
-    experts = number(*_EXPERTS)
-    inner = number("intermediate_size", "ffn_hidden_size")
+    hidden, layers, heads = (number(name) for name in NEEDED)
+    experts = number(*EXPERTS)
+    inner = number(*INNER)
     one = number("moe_intermediate_size", default=inner)
     latent = number("kv_lora_rank")
-    kinds = config.get("layer_types") or config.get("attn_type_list")
+    kinds = next((config[name] for name in KINDS if config.get(name)), None)
     raw = quantization or config.get("quantization_config")
     return Shapes(
         hidden_size=hidden,
@@ -183,13 +192,13 @@ def shapes_of(config: Mapping[str, Any], quantization: Mapping[str, Any] | None 
         intermediate=inner,
         moe_intermediate=one if experts else 0,
         num_experts=experts,
-        top_k=number("num_experts_per_tok", "num_experts_per_token", "moe_top_k", default=1) if experts else 0,
+        top_k=number(*TOP_K, default=1) if experts else 0,
         dense_layers=min(number("first_k_dense_replace"), layers) if experts else layers,
         shared_intermediate=number("shared_expert_intermediate_size", "shared_intermediate_size")
         or number("n_shared_experts") * one,
         vocab=number("vocab_size"),
         tied=config.get("tie_word_embeddings") is True,
-        element=_TYPES.get(str(config.get("torch_dtype") or config.get("dtype")).removeprefix("torch."), 2),
+        element=TYPES.get(str(config.get("torch_dtype") or config.get("dtype")).removeprefix("torch."), 2),
         router_element=4 if str(config.get("model_type", "")).startswith("minimax") else 2,
         qk_norm=config.get("use_qk_norm") is True,
         latent=latent + number("qk_rope_head_dim") if latent else 0,
@@ -199,32 +208,25 @@ def shapes_of(config: Mapping[str, Any], quantization: Mapping[str, Any] | None 
     )
 
 
-def lacking(config: Mapping[str, Any]) -> str:
-    """What keeps a config.json from telling its dimensions, with what it has there; "" where nothing does."""
-    for name, says in faults(config):
-        return f"{name} is missing" if says == MISSING else f"{name}: {says}"
-    return ""
-
-
 def faults(config: Mapping[str, Any], needed: Sequence[str] = ()) -> list[tuple[str, str]]:
     """(field, MISSING or "got …, wanted …") of the sizes that a config.json does not tell, the missing ones first.
 
     `needed` are sizes that it must have beside those that no model is without; others may be absent, null or 0."""
-    config = _text(config)
-    names = [*_NEEDED, *needed]
-    if any(_is_size(config.get(name)) for name in _EXPERTS) and _EXPERTS_APART.match(str(config.get("model_type"))):
+    config = language_part(config)
+    names = [*NEEDED, *needed]
+    if any(is_size(config.get(name)) for name in EXPERTS) and _EXPERTS_APART.match(str(config.get("model_type"))):
         names.append("moe_intermediate_size")
     names = list(dict.fromkeys(names))
     missing = [(name, MISSING) for name in names if name not in config]
     names += [name for name in _SIZES if name not in names and _is_no_size(config.get(name))]
-    wrong = [(name, config[name]) for name in names if name in config and not _is_size(config[name])]
-    wanted = f"wanted a whole number between 1 and {_MOST}"
+    wrong = [(name, config[name]) for name in names if name in config and not is_size(config[name])]
+    wanted = f"wanted a whole number between 1 and {MOST}"
     return missing + [(name, f"got {shown_value(value)}, {wanted}") for name, value in wrong]
 
 
 def _is_no_size(value: Any) -> bool:
     """A number that cannot be one, or a text: not what writers put where a model has none of it (null, 0, a list)."""
-    return isinstance(value, str | float) or (isinstance(value, int) and value != 0 and not _is_size(value))
+    return isinstance(value, str | float) or (isinstance(value, int) and value != 0 and not is_size(value))
 
 
 def shown_value(value: Any) -> str:
@@ -234,18 +236,23 @@ def shown_value(value: Any) -> str:
     return json.dumps(value)[:40] if isinstance(value, int | float | str | None) else type(value).__name__
 
 
-def _text(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def language_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """With the language model's part of a config that has several on top."""
     text = config.get("text_config")
     return {**config, **text} if isinstance(text, Mapping) else config
 
 
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= _MOST
+def is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= MOST
 
 
 def _attention_layers(kinds: Any, layers: int) -> int:
     """Layers that keep a KV cache: linear-attention layers keep a state instead."""
     if not isinstance(kinds, list) or len(kinds) != layers:
         return layers
+    return of_attention(kinds)
+
+
+def of_attention(kinds: Sequence[Any]) -> int:
+    """How many of `layer_types` or `attn_type_list` are layers of attention."""
     return sum(kind not in ("linear_attention", 0) for kind in kinds)
