@@ -9,6 +9,7 @@ import pytest
 
 from xpu_moe.ops import contract
 from xpu_moe.ops.contract import Backend, Case, NoBackend, Support, explain, select
+from xpu_moe.ops.errors import BadArgument
 
 
 class Stub:
@@ -112,3 +113,31 @@ def test_importing_the_package_and_the_contract_loads_no_torch_and_no_device_roo
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split(maxsplit=1) == ["True", "[]\n"]
+
+
+@pytest.mark.parametrize("judge", (select, explain))
+def test_what_is_no_case_is_named(judge):
+    for wrong, words in (
+        (None, "^case: got NoneType, wanted a Case"), ("moe_u4", "^case: got str, wanted a Case"),
+        (Case(op=3, device=None), r"^case\.op: got 3, wanted a string"),
+        (Case(op="moe_u4", device=None), r"^case\.device: got None, wanted a string"),
+        (Case("moe_u4", "cpu", group_size="x"), r"^case\.group_size: got 'x', wanted an integer"),
+        (Case("moe_u4", "cpu", tokens=True), r"^case\.tokens: got True, wanted an integer"),
+        (Case("moe_u4", "cpu", hidden_size=64.0), r"^case\.hidden_size: got 64.0, wanted an integer"),
+        (Case("moe_u4", "cpu", prepared=1), r"^case\.prepared: got 1, wanted True or False"),
+        (Case("moe_u4", "tpu"), "^device: got 'tpu', wanted one of cpu, cuda, xpu"),
+    ):  # fmt: skip
+        with pytest.raises(BadArgument, match=words):
+            judge(wrong)
+
+
+def test_an_operator_that_there_is_not_is_told_those_that_there_are_the_nearest_first():
+    case = Case("moe_u5", "cpu")
+    words = "op: got 'moe_u5', wanted one that cpu has: moe_u4, moe_u4_routed, "
+    assert explain(case).splitlines()[-1].startswith(f"   nothing serves it ({words}")
+    for backend in (None, "cpu_grouped"):
+        with pytest.raises(NoBackend, match=words) as error:
+            select(case, backend)
+        assert all(f" {op}" in str(error.value) for op in ("all_reduce", "route_sigmoid_topk", "moe_fp8_block"))
+    with pytest.raises(NoBackend, match="none is registered"):
+        raise NoBackend(Case("moe_u4", "cpu"), [])

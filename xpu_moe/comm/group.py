@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from xpu_moe.comm import guard
 from xpu_moe.env import read
+from xpu_moe.ops.errors import BadArgument
 
 DEFAULT_TIMEOUT_S = 60.0
 
@@ -153,6 +154,16 @@ def lookup(name: str) -> Communicator:
 def default() -> Communicator:
     """The default group's communicator; a world of one where no process group was made."""
     return adopt(dist.group.WORLD) if dist.is_available() and dist.is_initialized() else SOLO
+
+
+def given(communicator: Communicator | None) -> Communicator:
+    """The communicator that a call names, the default group's where it names none. Raises BadArgument."""
+    if isinstance(communicator, Communicator):
+        return communicator
+    if communicator is None:
+        return default()
+    wanted = "a Communicator (of comm.init, or comm.adopt(process_group)), or None for the default group"
+    raise BadArgument(f"communicator: got {type(communicator).__name__}, wanted {wanted}")
 
 
 def close() -> None:

@@ -45,11 +45,17 @@ def all_reduce(
     Returns a new tensor, or `x` itself with `inplace`. Shape, dtype and order of calls must agree on every rank.
     Raises BadArgument for a tensor that does not fit, CollectiveTimeout where the library reports one.
     """
-    communicator = communicator or groups.default()
-    if type(x) is torch.Tensor and x.dtype in DTYPES and x.is_contiguous() and not (x.requires_grad or is_compiling()):
+    if type(communicator) is not groups.Communicator:
+        communicator = groups.given(communicator)
+    try:
+        eager = type(x) is torch.Tensor and x.dtype in DTYPES and x.is_contiguous() and not x.requires_grad
+    except RuntimeError:  # a sparse layout that has no strides
+        eager = False
+    if eager and not is_compiling():
         out = x if inplace else torch.empty_like(x)  # eager: the dispatcher costs more than a small all-reduce
         run(x, out, communicator.world_size, communicator.name)
         return out
+    checks.tensor("x", x)
     checks.dtype("x", x, *DTYPES)
     checks.inference_only(x=x)
     checks.contiguous("x", x, "a contiguous tensor (call .contiguous())")

@@ -51,7 +51,8 @@ def all_reduce_add_rms(
     checks.dtype("weight", weight, *FLOATS)
     checks.same_device({"x": x, "residual": residual, "weight": weight})
     checks.inference_only(x=x, residual=residual, weight=weight)
-    who = communicator or groups.default()
+    checks.finite("eps", eps, 0.0)
+    who = groups.given(communicator)
     eager = type(x) is torch.Tensor and not torch.compiler.is_compiling()  # then the dispatcher is pure cost
     call = _run if eager else torch.ops.xpu_moe.all_reduce_add_rms
     return call(x, residual, weight, eps, who.world_size, who.name)

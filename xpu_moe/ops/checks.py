@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from sys import float_info
 from typing import Any
 
 import torch
 from torch import is_grad_enabled
 from torch.compiler import is_compiling
 
+from xpu_moe.ops.errors import BadArgument as BadArgument
 
-class BadArgument(ValueError):
-    """An argument that an operator refuses."""
+_DENSE = torch.strided
 
 
 def require(condition: bool, argument: str, got: object, wanted: object) -> None:
@@ -21,15 +22,24 @@ def require(condition: bool, argument: str, got: object, wanted: object) -> None
 
 
 def tensor(argument: str, value: object) -> None:
-    """`value` is a tensor."""
+    """`value` is a tensor, and a dense one."""
     if not isinstance(value, torch.Tensor):
         raise BadArgument(f"{argument}: got {type(value).__name__}, wanted a tensor")
+    if value.layout is not _DENSE:
+        _not_dense(argument, value)
+
+
+def _not_dense(argument: str, value: torch.Tensor) -> None:
+    got = f"a {str(value.layout).removeprefix('torch.').removeprefix('_')} tensor"
+    raise BadArgument(f"{argument}: got {got}, wanted a dense (strided) one")
 
 
 def rank(argument: str, tensor: object, wanted: int) -> None:
-    """`tensor` is a tensor of `wanted` dimensions."""
+    """`tensor` is a dense tensor of `wanted` dimensions."""
     if not isinstance(tensor, torch.Tensor):
         raise BadArgument(f"{argument}: got {type(tensor).__name__}, wanted a tensor of {wanted} dimensions")
+    if tensor.layout is not _DENSE:
+        _not_dense(argument, tensor)
     if tensor.dim() != wanted:
         raise BadArgument(f"{argument}.dim(): got {tensor.dim()}, wanted {wanted}")
 
@@ -47,7 +57,9 @@ def shape(argument: str, value: torch.Tensor, wanted: Sequence[int]) -> None:
 
 
 def dtype(argument: str, value: torch.Tensor, *wanted: torch.dtype) -> None:
-    tensor(argument, value)
+    """`value` is a tensor of one of these dtypes; whether it is dense is asked with its rank or shape."""
+    if not isinstance(value, torch.Tensor):
+        tensor(argument, value)
     if value.dtype not in wanted:
         raise BadArgument(f"{argument}.dtype: got {value.dtype}, wanted {' or '.join(map(str, wanted))}")
 
@@ -69,6 +81,30 @@ def whole(argument: str, value: object) -> None:
     """`value` is an integer: 128.0 and True are none."""
     if not isinstance(value, (int, torch.SymInt)) or isinstance(value, bool):
         raise BadArgument(f"{argument}: got {value!r}, wanted an integer")
+
+
+def positive(argument: str, value: object) -> None:
+    """`value` is an integer above 0."""
+    if type(value) is int and value > 0:  # what a norm is called with, again and again
+        return
+    if not isinstance(value, (int, torch.SymInt)) or isinstance(value, bool) or not value > 0:
+        raise BadArgument(f"{argument}: got {value!r}, wanted an integer > 0")
+
+
+def flag(argument: str, value: object) -> None:
+    """`value` is True or False: None, 1 and "x" are neither, whatever their truth value."""
+    if not isinstance(value, (bool, torch.SymBool)):
+        raise BadArgument(f"{argument}: got {value!r}, wanted True or False")
+
+
+def finite(argument: str, value: object, least: float = -float_info.max) -> None:
+    """`value` is a number, neither NaN nor infinite, and not below `least`."""
+    if type(value) is float and least <= value <= float_info.max:  # a NaN compares with nothing
+        return
+    number = isinstance(value, (float, int, torch.SymFloat, torch.SymInt)) and not isinstance(value, bool)
+    if not number or not least <= value <= float_info.max:  # type: ignore[operator]
+        bound = "" if least == -float_info.max else f" >= {least:g}"
+        raise BadArgument(f"{argument}: got {value!r}, wanted a finite number{bound}")
 
 
 def multiple(argument: str, size: int, of: int, unit: str) -> None:
@@ -147,7 +183,10 @@ def plain(tensor: torch.Tensor) -> bool:
 
 
 def _signature(tensors: Sequence[torch.Tensor | None], settings: tuple[object, ...]) -> tuple[Any, ...]:
-    return (settings, *[None if t is None else (t.shape, t.dtype, t.device) for t in tensors])
+    key: list[Any] = [settings]
+    for t in tensors:
+        key += (None,) if t is None else (t.shape, t.dtype, t.layout, t.device)  # flat: a tuple each costs more
+    return tuple(key)
 
 
 class Fitted:

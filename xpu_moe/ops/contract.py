@@ -11,11 +11,13 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from difflib import SequenceMatcher
 from functools import cache, lru_cache
 from typing import Any, Protocol, runtime_checkable
 
 from xpu_moe import streams
 from xpu_moe.env import read
+from xpu_moe.ops.errors import BadArgument
 
 # The lazy line: device kind -> the rooms that offer backends for it, in the order in which they are asked.
 # Kernels of `xpu_moe.triton` are not tied to a vendor, so both accelerators get them after their own; `xpu_moe.comm`
@@ -65,6 +67,21 @@ class Case:
         """The fields that differ from their defaults, for messages."""
         shown = [f.name for f in fields(self) if f.name != "op" and getattr(self, f.name) != f.default]
         return f"{self.op}({', '.join(f'{name}={getattr(self, name)}' for name in shown)})"
+
+
+_WORDS = {"str": "a string", "int": "an integer", "bool": "True or False"}
+
+
+def check(case: object) -> None:
+    """Raise BadArgument unless `case` is a Case whose fields are of their types. Asked where a case is judged for the
+    first time, not where one is made: operators make one a call."""
+    if not isinstance(case, Case):
+        raise BadArgument(f"case: got {type(case).__name__}, wanted a Case")
+    for field in fields(case):
+        value = getattr(case, field.name)
+        kind = "bool" if isinstance(value, bool) else "int" if isinstance(value, int) else None
+        if (kind or ("str" if isinstance(value, str) else None)) != field.type:
+            raise BadArgument(f"case.{field.name}: got {value!r}, wanted {_WORDS[str(field.type)]}")
 
 
 @dataclass(frozen=True)
@@ -130,7 +147,7 @@ class NoBackend(RuntimeError):
     def __init__(self, case: Case, refused: Sequence[tuple[str, str]], asked: str | None = None) -> None:
         self.case, self.refused = case, tuple(refused)
         who = f"backend {asked!r} cannot serve" if asked else "no backend serves"
-        reasons = "; ".join(f"{name}: {reason}" for name, reason in self.refused) or "none is registered"
+        reasons = "; ".join(f"{name}: {reason}" for name, reason in self.refused) or _unknown(case)
         super().__init__(f"{who} {case.describe()} ({reasons})")
 
 
@@ -138,7 +155,7 @@ class NoBackend(RuntimeError):
 def backends(device: str, op: str) -> tuple[Backend, ...]:
     """The backends of one operator on a device kind, in written order."""
     if device not in ROOMS:
-        raise ValueError(f"device: got {device!r}, wanted one of {', '.join(sorted(ROOMS))}")
+        raise BadArgument(f"device: got {device!r}, wanted one of {', '.join(sorted(ROOMS))}")
     return tuple(backend for backend in offered(device) if backend.op == op)
 
 
@@ -154,6 +171,18 @@ def offered(device: str) -> tuple[Backend, ...]:
             continue
         found += module.BACKENDS
     return tuple(found)
+
+
+def _unknown(case: Case) -> str:
+    """Why nobody was asked: which operators the device kind has instead, the most alike first."""
+    if case.device not in ROOMS or backends(case.device, case.op):
+        return "none is registered"
+
+    def unlike(op: str) -> tuple[float, str]:
+        return -SequenceMatcher(None, case.op, op).ratio(), op
+
+    there = sorted({backend.op for backend in offered(case.device)}, key=unlike)
+    return f"op: got {case.op!r}, wanted one that {case.device} has: {', '.join(there)}"
 
 
 def _asked(case: Case, backend: str | None) -> str | None:
@@ -176,8 +205,10 @@ def in_order(case: Case) -> list[Backend]:
 def select(case: Case, backend: str | None = None) -> Selection:
     """The backend that serves `case`: the first of the written order, or `backend` by name.
 
-    Raises NoBackend with every reason when nobody does; an explicit name never falls back to another.
+    Raises NoBackend with every reason when nobody does; an explicit name never falls back to another. BadArgument for
+    what is no case.
     """
+    check(case)
     asked = _asked(case, backend)
     refused: list[tuple[str, str]] = []
     for candidate in in_order(case):
@@ -191,13 +222,15 @@ def select(case: Case, backend: str | None = None) -> Selection:
             return selection
         refused.append((candidate.name, support.reason))
     if asked is not None and not refused:
-        known = ", ".join(b.name for b in backends(case.device, case.op)) or "none"
-        refused.append((asked, f"unknown for {case.op} on {case.device}; known: {known}"))
+        known = ", ".join(b.name for b in backends(case.device, case.op))
+        refused.append((asked, f"unknown for {case.op} on {case.device}; known: {known}" if known else _unknown(case)))
     raise NoBackend(case, refused, asked)
 
 
 def explain(case: Case) -> str:
-    """Every backend's answer to `case`, one a line, the one taken marked with `*`. Never raises for a refusal."""
+    """Every backend's answer to `case`, one a line, the one taken marked with `*`. Never raises for a refusal,
+    BadArgument for what is no case."""
+    check(case)
     lines, taken = [case.describe()], False
     for candidate in in_order(case):
         support = candidate.supports(case)
@@ -205,7 +238,7 @@ def explain(case: Case) -> str:
         taken = taken or support.ok
         lines.append(f" {mark} {candidate.name}: {'yes' if support.ok else 'no'}, {support.reason}")
     if not taken:
-        lines.append("   nothing serves it")
+        lines.append("   nothing serves it" + ("" if lines[1:] else f" ({_unknown(case)})"))
     return "\n".join(lines)
 
 

@@ -18,6 +18,7 @@ from xpu_moe.ops.library import define
 from xpu_moe.ops.moe_u4 import case_of as _moe_case
 from xpu_moe.ops.moe_u4 import check as _check_moe
 from xpu_moe.ops.route_sigmoid_topk import check as _check_routing
+from xpu_moe.ops.route_sigmoid_topk import check_weighing
 
 
 def case_of(
@@ -65,6 +66,8 @@ def moe_u4_routed(
     `route_sigmoid_topk`. Returns [M, H] in x's dtype. Raises BadArgument, NoBackend.
     """
     check(x, w13, w13_scale, w2, w2_scale, logits, bias, top_k, nibble, group_size, activation)
+    check_weighing(renormalize, scale)
+    checks.require(isinstance(layout, str), "layout", repr(layout), "the name of a layout")
     tensors = (x, w13, w13_scale, w2, w2_scale, logits, bias)
     settings = (top_k, nibble, group_size, activation, renormalize, scale, layout)
     checks.workspace(workspace, x)

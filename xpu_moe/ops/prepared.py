@@ -74,6 +74,7 @@ class PreparedInputs:
         checks.require(self.topk_ids.shape[0] == tokens, "topk_ids.shape[0]", self.topk_ids.shape[0], f"{tokens}, M")
         checks.shape("topk_weights", self.topk_weights, tuple(self.topk_ids.shape))
         checks.one_of("scale_layout", self.scale_layout, SCALE_LAYOUTS)
+        checks.flag("scale_ue8m0", self.scale_ue8m0)
         self._check_strides(tokens)
         checks.same_device({name: getattr(self, name) for name in ("x_q", "x_scale", "topk_ids", "topk_weights")})
 

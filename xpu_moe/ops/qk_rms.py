@@ -73,6 +73,8 @@ def qk_rms_apply(
     checks.dtype("sums", sums, torch.float32)
     checks.inference_only(sums=sums)
     checks.same_device({"qkv": qkv, "sums": sums})
+    checks.finite("eps", eps, 0.0)
+    checks.positive("world_size", world_size)
     arguments = (qkv, sums, q_weight, k_weight, q_size, kv_size, eps, world_size)
     if not inplace:
         return torch.ops.xpu_moe.qk_rms_apply(*arguments)
@@ -91,7 +93,8 @@ def allreduce_qk_rms(
     """
     check_qkv(qkv, q_size, kv_size)
     check_weights(qkv, q_weight, k_weight, q_size, kv_size)
-    who = communicator or groups.default()
+    checks.finite("eps", eps, 0.0)
+    who = groups.given(communicator)
     arguments = (qkv, q_weight, k_weight, q_size, kv_size, eps, who.world_size, who.name)
     eager = type(qkv) is torch.Tensor and not torch.compiler.is_compiling()  # then the dispatcher is pure cost
     if not inplace:
@@ -109,8 +112,8 @@ def check_qkv(qkv: torch.Tensor, q_size: int, kv_size: int) -> None:
     checks.rank("qkv", qkv, 2)
     checks.inference_only(qkv=qkv)
     checks.dtype("qkv", qkv, *FLOATS)
-    checks.require(q_size > 0, "q_size", q_size, "> 0")
-    checks.require(kv_size > 0, "kv_size", kv_size, "> 0")
+    checks.positive("q_size", q_size)
+    checks.positive("kv_size", kv_size)
     wanted = f">= q_size + kv_size = {q_size + kv_size}"
     checks.require(qkv.shape[1] >= q_size + kv_size, "qkv.shape[1]", qkv.shape[1], wanted)
     checks.require(qkv.stride(1) == 1, "qkv.stride(1)", qkv.stride(1), "1 (elements of a row adjacent)")

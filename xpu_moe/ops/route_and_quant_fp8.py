@@ -16,7 +16,7 @@ Formula: vLLM's per_token_group_quant_fp8 (eps 1e-10).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 from torch import is_grad_enabled
@@ -28,6 +28,7 @@ from xpu_moe.ops.contract import Case, Selection, select
 from xpu_moe.ops.library import define
 from xpu_moe.ops.prepared import ROW_MAJOR, SCALE_LAYOUTS, PreparedInputs, aligned_tokens
 from xpu_moe.ops.route_sigmoid_topk import check as check_route
+from xpu_moe.ops.route_sigmoid_topk import check_weighing
 
 FP8_MAX = 448.0
 EPSILON = 1e-10
@@ -93,6 +94,8 @@ def check(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, opti
     checks.dtype("x", x, *_FLOATS)
     checks.inference_only(x=x)
     check_route(logits, bias, options.top_k)
+    check_weighing(options.renormalize, options.scale)
+    checks.flag("scale_ue8m0", options.scale_ue8m0)
     checks.whole("group_size", options.group_size)
     checks.whole("padded_hidden_size", options.padded_hidden_size)
     checks.require(logits.shape[0] == x.shape[0], "logits.shape[0]", logits.shape[0], f"{x.shape[0]}, the rows of x")
@@ -170,7 +173,7 @@ def _runner(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, se
         found = _RUNNERS.get(key)
         if is_grad_enabled() and (x.requires_grad or logits.requires_grad or (bias is not None and bias.requires_grad)):
             found = None
-    except (AttributeError, TypeError):  # no tensor, or an option that is a list: the checks name it
+    except (AttributeError, TypeError, RuntimeError):  # no (dense) tensor, an option that is a list: the checks name it
         check(x, logits, bias, Options(*settings))
         raise
     if found is None:
@@ -185,19 +188,10 @@ def _runner(x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, se
 
 
 def route_and_quant_fp8(
-    x: torch.Tensor,
-    logits: torch.Tensor,
-    bias: torch.Tensor | None,
-    top_k: int,
-    *,
-    renormalize: bool = True,
-    scale: float = 1.0,
-    group_size: int = 128,
-    scale_layout: str = ROW_MAJOR,
-    scale_ue8m0: bool = False,
-    padded_hidden_size: int = 0,
-    out: Routed | None = None,
-) -> Routed:
+    x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None, top_k: int, *, renormalize: bool = True,
+    scale: float = 1.0, group_size: int = 128, scale_layout: str = ROW_MAJOR, scale_ue8m0: bool = False,
+    padded_hidden_size: int = 0, out: Routed | None = None,
+) -> Routed:  # fmt: skip
     """Route M tokens and quantise them.
 
     x [M, H] bf16/fp16/fp32 and logits [M, E] fp32/fp16/bf16, rows may be strided; bias [E] or None. Returns `Routed`
@@ -240,31 +234,43 @@ class Plan:
 
     def __call__(self, x: torch.Tensor, logits: torch.Tensor, bias: torch.Tensor | None) -> Routed:
         """Raises BadArgument for another shape, dtype, stride or device than planned."""
-        if (
-            x.shape != self._x_shape
-            or logits.shape != self._logits_shape
-            or x.dtype is not self._x_dtype
-            or logits.dtype is not self._logits_dtype
-            or not (x.is_contiguous() if self._x_dense else x.stride() == self._x_stride)
-            or not (logits.is_contiguous() if self._logits_dense else logits.stride() == self._logits_stride)
-            or x.get_device() != self._device
-            or (is_grad_enabled() and (x.requires_grad or logits.requires_grad))
-        ):
-            checks.inference_only(x=x, logits=logits)
-            planned_x = (self._x_shape, self._x_dtype, self._x_stride)
-            planned = (planned_x, (self._logits_shape, self._logits_dtype, self._logits_stride), self._device)
-            got = (_form(x), _form(logits), x.get_device())
-            raise checks.BadArgument(f"x, logits: got {got}, wanted {planned} as planned; make a plan for this call")
+        try:
+            if (
+                x.shape != self._x_shape
+                or logits.shape != self._logits_shape
+                or x.dtype is not self._x_dtype
+                or logits.dtype is not self._logits_dtype
+                or not (x.is_contiguous() if self._x_dense else x.stride() == self._x_stride)
+                or not (logits.is_contiguous() if self._logits_dense else logits.stride() == self._logits_stride)
+                or x.get_device() != self._device
+                or (is_grad_enabled() and (x.requires_grad or logits.requires_grad))
+            ):
+                self._refuse(x, logits)
+        except (AttributeError, RuntimeError):  # no tensor, or one without strides
+            self._refuse(x, logits)
         if bias is not self._bias:
             checks.inference_only(bias=bias if isinstance(bias, torch.Tensor) else None)
             if _form(bias) != self._bias_form:
+                if bias is not None:
+                    checks.rank("bias", bias, 1)
                 raise checks.BadArgument(f"bias: got {_form(bias)}, wanted {self._bias_form} as planned")
             self._bias = bias
         return self._run(x, logits, bias, self.out)
 
+    def _refuse(self, x: torch.Tensor, logits: torch.Tensor) -> NoReturn:
+        checks.ranks(x=(x, 2), logits=(logits, 2))
+        checks.inference_only(x=x, logits=logits)
+        planned_x = (self._x_shape, self._x_dtype, self._x_stride)
+        planned = (planned_x, (self._logits_shape, self._logits_dtype, self._logits_stride), self._device)
+        got = (_form(x), _form(logits), x.get_device())
+        raise checks.BadArgument(f"x, logits: got {got}, wanted {planned} as planned; make a plan for this call")
+
 
 def _form(tensor: torch.Tensor | None) -> tuple | None:
-    return None if tensor is None else (tensor.shape, tensor.dtype, tensor.stride())
+    try:
+        return None if tensor is None else (tensor.shape, tensor.dtype, tensor.stride())
+    except (AttributeError, RuntimeError):  # no tensor, or one without strides: no plan is for such a form
+        return (type(tensor),)
 
 
 def prepare_inputs(

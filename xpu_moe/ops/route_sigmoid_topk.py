@@ -52,6 +52,12 @@ def check(logits: torch.Tensor, bias: torch.Tensor | None, top_k: int) -> None:
     checks.inference_only(logits=logits, bias=bias)
 
 
+def check_weighing(renormalize: bool, scale: float) -> None:
+    """Raise BadArgument unless the settings of the route weights are what they should be."""
+    checks.flag("renormalize", renormalize)
+    checks.finite("scale", scale)
+
+
 def route_sigmoid_topk(
     logits: torch.Tensor, bias: torch.Tensor | None, top_k: int, *, renormalize: bool = True, scale: float = 1.0
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,6 +67,7 @@ def route_sigmoid_topk(
     ids int32 [M, top_k]) in order of falling choice value. Raises BadArgument.
     """
     check(logits, bias, top_k)
+    check_weighing(renormalize, scale)
     return torch.ops.xpu_moe.route_sigmoid_topk(logits, bias, top_k, renormalize, scale)
 
 
