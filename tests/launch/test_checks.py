@@ -125,6 +125,9 @@ def test_model_folders(tmp_path):
     assert "cannot be read as JSON" in refused(model.check, str(broken))
     (broken / "config.json").write_text("[" * 100_000)
     assert "cannot be read as JSON" in refused(model.check, str(broken))
+    for text, kind in (("[1]", "list"), ("null", "null"), ('"x"', "text"), ("1", "number"), ("true", "true or false")):
+        (broken / "config.json").write_text(text)
+        assert refused(model.check, str(broken)).endswith(f"config.json': got {kind}, wanted a JSON object")
     (broken / "config.json").unlink()
     os.mkfifo(broken / "config.json")
     assert "not a regular file" in refused(model.check, str(broken))  # and nobody waits for its writer
@@ -337,6 +340,7 @@ def test_cores_are_shared_among_ranks():
     assert cpu_shares(2, [0, 1, 2, 3]) == "0,1|2,3"
     assert cpu_shares(2, [4, 5, 6]) == "4|5"
     assert "2 cores" in refused(cpu_shares, 4, [0, 1])
+    assert refused(cpu_shares, 4, [0]).endswith("may use 1 core")
 
 
 @pytest.mark.parametrize(

@@ -207,9 +207,10 @@ def test_without_a_place_for_the_cache_one_line_says_so(launcher, checkpoint):
 
 
 @pytest.mark.slow
-def test_a_missing_vllm_is_an_engine_failure_with_its_name(launcher, checkpoint):
+def test_a_missing_vllm_is_told_under_its_variable(launcher, checkpoint):
     done = launcher.run("--model", str(checkpoint), "--check", XPU_MOE_VLLM="/no/such/vllm")
-    assert done.returncode == ENGINE and "/no/such/vllm: No such file" in done.stderr
+    assert done.returncode == USAGE and "XPU_MOE_VLLM='/no/such/vllm': no command" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.slow

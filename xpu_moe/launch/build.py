@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from xpu_moe.env import versions
-from xpu_moe.launch import environment, graphs, kv, named, settings
+from xpu_moe.launch import backends, environment, graphs, kv, named, own_env, settings
 from xpu_moe.launch.args import Arguments
 from xpu_moe.launch.detect import Found
 from xpu_moe.launch.errors import USAGE, LaunchError
@@ -44,10 +44,11 @@ def build(
         name = DEMO_NAME if arguments.demo else model.name
         chosen["served_model_name"] = Setting(settings.BY_NAME["served_model_name"], name, "default")
     graph = graphs.decision(device, chosen, model.quantization, environ)
-    chosen, kv_note = kv.fill(chosen, device, model, graph.on, environ)
+    chosen, kv_note = kv.fill(chosen, device, model, graph.on, environ, arguments.extra)
     check_lengths(chosen)
     extra, secrets = _keys(arguments.extra)
-    extra, additional = _additional(extra, chosen, graph.hooks)
+    extra, additional = _additional(extra, chosen, graph.hooks, device)
+    backends.check_device(environ.get("XPU_MOE_BACKEND", ""), "XPU_MOE_BACKEND", device.kind)
     # A profile that wants graphs has variables for them: without graphs they would only be misleading.
     env = profile.env if graph.on or profile.name == profile.env else profile.env.replace("graph", named.DEFAULT)
     rows = {row.name: row for row in environment.render(device, chosen, environ, run_folder, env, make_folders)}
@@ -146,7 +147,7 @@ def _unless(flags: tuple[str, ...], extra: tuple[str, ...]) -> list[str]:
 
 
 def _additional(
-    extra: tuple[str, ...], chosen: Mapping[str, Setting], hooks: tuple[str, ...]
+    extra: tuple[str, ...], chosen: Mapping[str, Setting], hooks: tuple[str, ...], device: Found
 ) -> tuple[tuple[str, ...], list[str]]:
     given: Any = {}
     for flag, value in pairs(extra):
@@ -162,7 +163,23 @@ def _additional(
         merged = options.additional_config(given)
     except BadOption as error:
         raise LaunchError(USAGE, str(error)) from None
+    _backends(merged["xpu_moe"], chosen, given, device)
     return _without(extra, "--additional-config"), ["--additional-config", json.dumps(merged, sort_keys=True)]
+
+
+def _backends(
+    merged: Mapping[str, Any], chosen: Mapping[str, Setting], given: Mapping[str, Any], device: Found
+) -> None:
+    """LaunchError(USAGE) where a backend that was asked for is unknown, or one of another device."""
+    own = given.get("xpu_moe", {})
+    flag = chosen["backend"].origin.split()[-1]
+    for name in ("backend", "prefill_backend"):
+        value, where = merged[name], f"--additional-config xpu_moe.{name}" if name in own else flag
+        try:
+            backends.backend(value)
+        except ValueError as error:
+            raise LaunchError(USAGE, f"{where}={value!r}: {error}") from None
+        backends.check_device(value, where, device.kind)
 
 
 def _without(extra: tuple[str, ...], flag: str) -> tuple[str, ...]:
@@ -179,7 +196,10 @@ def _without(extra: tuple[str, ...], flag: str) -> tuple[str, ...]:
 def _notes(arguments: Arguments, model: Model, chosen: Mapping[str, Setting], environ: Mapping[str, str]) -> list[str]:
     vllm = versions.installed().get("vllm")
     untested = compat.untested(vllm) if vllm else ""
-    notes = [f"{untested}: its own kernels serve this checkpoint, or refuse it"] if untested else []
+    notes = own_env.unknown(environ)
+    notes += [f"{untested}: its own kernels serve this checkpoint, or refuse it"] if untested else []
+    if arguments.demo and environ.get("MODEL"):
+        notes.append(f"MODEL={environ['MODEL']!r} is not looked at: --demo serves a checkpoint of its own")
     flags = {flag for flag, _ in pairs(arguments.extra)}
     host = str(chosen["host"].value)
     if not host.startswith(_LOOPBACK) and "--api-key" not in flags and not environ.get("VLLM_API_KEY"):

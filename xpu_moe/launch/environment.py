@@ -13,6 +13,7 @@ from xpu_moe.launch.detect import Found
 from xpu_moe.launch.errors import ENVIRONMENT, USAGE, LaunchError
 from xpu_moe.launch.plan import EnvValue
 from xpu_moe.launch.settings import Setting
+from xpu_moe.launch.words import counted
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def cpu_shares(ranks: int, cores: list[int] | None = None) -> str:
     """The cores of each rank, as VLLM_CPU_OMP_THREADS_BIND spells them: `0,1|2,3`."""
     cores = sorted(os.sched_getaffinity(0)) if cores is None else cores
     if len(cores) < ranks:
-        raise LaunchError(USAGE, f"--tp/--pp: {ranks} ranks, but this process may use {len(cores)} cores")
+        raise LaunchError(USAGE, f"--tp/--pp: {ranks} ranks, but this process may use {counted(len(cores), 'core')}")
     share = len(cores) // ranks
     return "|".join(",".join(map(str, cores[rank * share : (rank + 1) * share])) for rank in range(ranks))
 

@@ -1,7 +1,6 @@
 """`python -m xpu_moe.launch explain-log FILE [--json]`: what a finished log means, root cause first.
 
-Exit codes: 0 nothing found or only notes, 1 warnings, 2 errors, 64 a bad argument or a file that cannot be read, 74 the
-answer could not be written, 141 its reader has gone.
+`--help` tells the exit codes.
 """
 
 from __future__ import annotations
@@ -18,12 +17,19 @@ from xpu_moe.doctor.phases import describe
 
 HELP = "what a finished log means, root cause first"
 UNREADABLE = 64
+UNEXPLAINED = 3
+CODES = (
+    "exit codes: 0 nothing found or only notes, and the log ends well; 1 warnings; 2 errors with a known cause; 3 a "
+    "failure that no rule knows: a traceback, a start that never ended, or a complaint in a log without a start; 64 a "
+    "bad argument or a file that cannot be read; 74 the answer could not be written; 141 its reader has gone"
+)
 _TELL_EVERY = 256 << 20
 
 
 def main(argv: Sequence[str]) -> int:
     """Run the subcommand; returns its exit code."""
-    parser = streams.Parser(prog="python -m xpu_moe.launch explain-log", description=HELP, refusal=UNREADABLE)
+    prog = "python -m xpu_moe.launch explain-log"
+    parser = streams.Parser(prog=prog, description=HELP, epilog=CODES, refusal=UNREADABLE)
     parser.add_argument("file", type=Path, help="a log of vLLM, of this launcher, or of dmesg; .gz too; - reads a pipe")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     arguments = parser.parse_args(argv)
@@ -35,6 +41,8 @@ def main(argv: Sequence[str]) -> int:
         return streams.refuse("explain-log", wrong, arguments.json, UNREADABLE)
     text = json.dumps(explanation.as_dict()) if arguments.json else "\n".join(_lines(explanation))
     lost = streams.emit("explain-log", text)
+    if explanation.unexplained:
+        return lost or UNEXPLAINED
     return lost or max((2 - ORDER[finding.severity] for finding in explanation.findings), default=0)
 
 
@@ -71,7 +79,7 @@ def _lines(explanation: Explanation) -> list[str]:
         out.append(
             f"{explanation.lines} lines, none that the table knows" if explanation.lines else "no whole line in it"
         )
-        if explanation.complaint:
+        if explanation.complaint and explanation.unexplained:
             number, text = explanation.complaint
             out += [
                 f"the last line that complains is {number}: {text}",

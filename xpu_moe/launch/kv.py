@@ -1,11 +1,13 @@
-"""KV bytes and context length on a card of a known kind, where the user named neither: from the plan room."""
+"""KV bytes and context length on a card of a known kind and on a CPU, where the user named none: from the plan room."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from xpu_moe.launch import cpu_kv
 from xpu_moe.launch.detect import Found
 from xpu_moe.launch.model import Model
+from xpu_moe.launch.plan import pairs
 from xpu_moe.launch.settings import BY_NAME, Setting
 from xpu_moe.plan.cards import Card, card_of
 from xpu_moe.plan.checkpoint import BadCheckpoint, read
@@ -14,15 +16,26 @@ from xpu_moe.plan.shapes import shapes_of
 from xpu_moe.plan.weights import weights
 
 _SEQUENCES, _TOKENS, _BLOCK = 8, 1024, 64
+_CPU_SPACE = "VLLM_CPU_KVCACHE_SPACE"  # GiB; vLLM takes it before the flag
+_SHARE = "--gpu-memory-utilization"  # on a CPU: of its memory
 
 
 def fill(
-    chosen: dict[str, Setting], device: Found, model: Model, graph: bool, environ: Mapping[str, str]
+    chosen: dict[str, Setting],
+    device: Found,
+    model: Model,
+    graph: bool,
+    environ: Mapping[str, str],
+    extra: tuple[str, ...] = (),
 ) -> tuple[dict[str, Setting], str]:
-    """Settings with kv_cache_memory_bytes (and max_model_len) filled in on Intel cards, and a note.
+    """Settings with kv_cache_memory_bytes (and max_model_len) filled in on Intel cards and on a CPU, and a note.
 
-    Elsewhere vLLM measures what is left by itself. A plan that does not fit is left as it is: the preflight says so.
+    On other cards vLLM measures what is left by itself. A plan that does not fit is left as it is: the preflight says
+    so. `extra`: the user's own vLLM arguments.
     """
+    if device.kind == "cpu":
+        own = chosen["kv_cache_memory_bytes"].value or environ.get(_CPU_SPACE) or _SHARE in dict(pairs(extra))
+        return (chosen, "") if own else cpu_kv.fill(chosen, model)
     ids = chosen_ids(device, environ)
     card = card_of(ids[0], None) if device.kind == "xpu" and ids else None
     if card is None or chosen["kv_cache_memory_bytes"].value:

@@ -21,6 +21,7 @@ from xpu_moe.launch import (
     detect,
     folders,
     named,
+    own_env,
     preflight,
     secrets,
     systemd,
@@ -31,7 +32,7 @@ from xpu_moe.launch.console import Console
 from xpu_moe.launch.environment import inherited
 from xpu_moe.launch.errors import CANARY, EXPECTED, INTERRUPTED, OK, USAGE, LaunchError
 from xpu_moe.launch.model import Model, check, check_split
-from xpu_moe.launch.plan import LaunchPlan, pairs
+from xpu_moe.launch.plan import LaunchPlan, facts_of, pairs
 from xpu_moe.launch.run import Run, interruptible, is_real
 from xpu_moe.launch.settings import Setting
 
@@ -72,6 +73,8 @@ def _main(arguments: Arguments, argv: list[str], environ: Mapping[str, str], con
     plan = build.build(arguments, model, device, environ, vllm=vllm_command(), run_folder=folder, make_folders=not dry)
     _cut(plan.model, plan.settings, arguments)  # once more, with what the profile gave
     if dry:
+        if not arguments.force:
+            preflight.refuse_impossible(plan.model, plan.facts(), plan.settings, environ)
         return _print(arguments, argv, plan, console)
     for note in plan.notes:
         console.say(f"note: {note}")
@@ -91,6 +94,7 @@ def _main(arguments: Arguments, argv: list[str], environ: Mapping[str, str], con
 
 def early(arguments: Arguments, environ: Mapping[str, str]) -> Model | None:
     """What can be checked before anything is made: values, model folder, port. None for the demo."""
+    own_env.check(environ)
     chosen = build.resolve(arguments, environ)
     chosen = build.with_extra(chosen, arguments.extra)
     build.check_lengths(chosen)
@@ -98,6 +102,7 @@ def early(arguments: Arguments, environ: Mapping[str, str]) -> Model | None:
     if arguments.demo:
         model = None
         _cut(planned_demo(), chosen, arguments)
+        _possible(planned_demo(), chosen, arguments, environ)
     else:
         path = arguments.model or read.text("MODEL", environ)
         if not path and arguments.install_plan:
@@ -109,6 +114,7 @@ def early(arguments: Arguments, environ: Mapping[str, str]) -> Model | None:
         except LaunchError as error:
             raise error if arguments.model else LaunchError(error.code, f"variable MODEL: {error}") from None
         _cut(model, chosen, arguments)
+        _possible(model, chosen, arguments, environ)
     if not (arguments.dry_run or arguments.install_plan or arguments.print_container or arguments.print_systemd):
         free_port(chosen)
     return model
@@ -119,6 +125,13 @@ def _cut(model: Model, chosen: Mapping[str, Setting], arguments: Arguments) -> N
     whole_experts = any(flag in ("--enable-expert-parallel", "-ep") for flag, _ in pairs(arguments.extra))
     tp, pp = chosen["tp"].value, chosen["pp"].value
     check_split(model, tp, pp, expert_parallel=whole_experts, force=arguments.force)
+
+
+def _possible(model: Model, chosen: Mapping[str, Setting], arguments: Arguments, environ: Mapping[str, str]) -> None:
+    """LaunchError(USAGE) for a value that cannot be; where a profile has its say, once the plan is made."""
+    if not arguments.profile and not arguments.force:
+        kind = detect.detect(arguments.device).kind
+        preflight.refuse_impossible(model, facts_of(kind, chosen, arguments.extra), chosen, environ)
 
 
 def free_port(chosen: Mapping[str, Setting]) -> None:

@@ -11,11 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from xpu_moe.launch.errors import USAGE, LaunchError
+from xpu_moe.launch.words import counted
 from xpu_moe.plan import split
 from xpu_moe.plan.shapes import shapes_of
 
 MODEL_TYPES = ("minimax_m2",)
 _PICKLED = (".bin", ".pt", ".pth")
+_JSON = {
+    list: "list",
+    str: "text",
+    bool: "true or false",
+    int: "number",
+    float: "number",
+}  # what JSON has beside objects
 _LARGEST_CONFIG = 16 << 20
 
 
@@ -88,7 +96,9 @@ def _config(path: Path, given: str) -> Mapping[str, Any]:
         raise LaunchError(USAGE, f"--model {given!r}: holds no config.json; {_elsewhere(path)}") from None
     except (OSError, ValueError, RecursionError) as error:
         raise LaunchError(USAGE, f"{str(file)!r}: cannot be read as JSON ({error})") from None
-    kind = config.get("model_type") if isinstance(config, dict) else None
+    if not isinstance(config, dict):
+        raise LaunchError(USAGE, f"{str(file)!r}: got {_JSON.get(type(config), 'null')}, wanted a JSON object")
+    kind = config.get("model_type")
     if kind not in MODEL_TYPES:
         wanted = " or ".join(MODEL_TYPES)
         raise LaunchError(USAGE, f"{str(file)!r}: model_type is {kind!r}, wanted {wanted}: not a MiniMax-M2 checkpoint")
@@ -133,7 +143,9 @@ def check_split(model: Model, tp: int, pp: int = 1, *, expert_parallel: bool = F
     possible = f"possible: {', '.join(map(str, good))}"
     if heads and not _divides(tp, heads, kv_heads):
         raise LaunchError(
-            USAGE, f"--tp {tp}: does not divide {heads} attention heads and {kv_heads} key/value heads; {possible}"
+            USAGE,
+            f"--tp {tp}: does not divide {counted(heads, 'attention head')} and "
+            f"{counted(kv_heads or heads, 'key/value head')}; {possible}",
         )
     if experts and tp > experts:
         raise LaunchError(USAGE, f"--tp {tp}: more ranks than experts ({experts})")

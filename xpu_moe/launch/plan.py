@@ -68,8 +68,7 @@ class LaunchPlan:
 
     def facts(self) -> dict[str, Any]:
         """The `plan` object of the doctor's facts."""
-        found = {s.row.fact: s.value for s in self.settings.values() if s.row.fact and s.value not in (None, "")}
-        return {"device": self.device.kind, **found, "graph": self.graph, **_facts_of_flags(self.extra)}
+        return {**facts_of(self.device.kind, self.settings, self.extra), "graph": self.graph}
 
     def as_dict(self, masker: Masker) -> dict[str, Any]:
         """For JSON: settings with origins, environment, command; secrets masked."""
@@ -105,6 +104,13 @@ class LaunchPlan:
         lines += [f"export {name}='***'  # secret, handed on in the environment" for name in self.secrets]
         lines.append(" ".join(shlex.quote(word) for word in masked(self.command, masker)))
         return "\n".join(lines)
+
+
+def facts_of(device: str, settings: Mapping[str, Setting], extra: tuple[str, ...]) -> dict[str, Any]:
+    """What settings and vLLM arguments say to the doctor, before graphs are decided."""
+    found = {s.row.fact: s.value for s in settings.values() if s.row.fact and s.row.name != "graph"}
+    told = {fact: value for fact, value in found.items() if value not in (None, "")}
+    return {"device": device, **told, **_facts_of_flags(extra)}
 
 
 def _comment(text: str) -> str:

@@ -10,7 +10,10 @@ from typing import Any
 from xpu_moe.doctor.finding import Finding
 from xpu_moe.launch.console import Console
 from xpu_moe.launch.errors import USAGE, LaunchError
+from xpu_moe.launch.model import Model
 from xpu_moe.launch.plan import LaunchPlan
+from xpu_moe.launch.settings import Setting
+from xpu_moe.launch.words import counted
 
 
 def run(
@@ -28,14 +31,45 @@ def run(
         console.plain("\n".join(finding.lines()))
     errors = [finding for finding in findings if finding.severity == "error"]
     warnings = sum(finding.severity == "warn" for finding in findings)
-    console.say(f"preflight: {len(errors)} errors, {warnings} warnings, {len(findings) - len(errors) - warnings} notes")
+    notes = counted(len(findings) - len(errors) - warnings, "note")
+    console.say(f"preflight: {counted(len(errors), 'error')}, {counted(warnings, 'warning')}, {notes}")
     if errors and not force:
         raise LaunchError(
             USAGE, f"preflight: {errors[0].about}: {errors[0].title}; {errors[0].fix} (--force goes on nevertheless)"
         )
     if errors:
-        console.say(f"preflight: --force: going on although {len(errors)} errors were found")
+        console.say(f"preflight: --force: going on in spite of {counted(len(errors), 'error')}")
     return findings
+
+
+def refuse_impossible(
+    model: Model, facts: Mapping[str, Any], settings: Mapping[str, Setting], environ: Mapping[str, str]
+) -> None:
+    """LaunchError(USAGE) for a value that the model or vLLM is known to forbid: told before anything is made, and by
+    `--dry-run` too. The doctor's rules about the plan, without this machine; the cut was judged before."""
+    from xpu_moe.doctor.facts import SCHEMA
+    from xpu_moe.doctor.judge import judge
+
+    found = judge({"schema": SCHEMA, "plan": facts, "model": {"config": dict(model.config)}, "env": dict(environ)})
+    errors = [finding for finding in found if finding.severity == "error" and finding.about.startswith("plan.")]
+    by_about = {f"plan.{setting.row.fact}": setting for setting in settings.values() if setting.row.fact}
+    # Of two that contradict each other the one to name is the user's.
+    errors.sort(key=lambda finding: not _given(by_about.get(finding.about)))
+    for finding in errors:
+        if finding.about != "plan.tp":
+            setting = by_about.get(finding.about)
+            says = f"{finding.title}: {finding.why} Do: {finding.fix} (--force goes on nevertheless)"
+            raise LaunchError(USAGE, f"{_shown(setting) if setting else finding.about}: {says}")
+
+
+def _given(setting: Setting | None) -> bool:
+    return setting is not None and setting.origin.startswith(("flag", "environment"))
+
+
+def _shown(setting: Setting) -> str:
+    """A value under the flag or variable that it came from; under its flag where a profile or a plan gave it."""
+    name, _, after = setting.origin.partition(" ")[2].partition(" ") if _given(setting) else (setting.row.flag, "", "")
+    return f"{name} {setting.value}{after and ' ' + after}"
 
 
 def of_files(plan: LaunchPlan) -> list[Finding]:
@@ -57,8 +91,9 @@ def say_files(plan: LaunchPlan, findings: list[Finding], console: Console) -> No
         console.plain("\n".join(finding.lines()))
     errors = sum(finding.severity == "error" for finding in findings)
     refused = ": a start would be refused" if errors else ""
+    counts = f"{counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}"
     console.plain(
-        f"dry run: {errors} errors, {len(findings) - errors} warnings in the checkpoint's files and the plan{refused}; "
+        f"dry run: {counts} in the checkpoint's files and the plan{refused}; "
         f"not looked at: this machine (python3 -m xpu_moe.doctor --model {shlex.quote(str(plan.model.path))})"
     )
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from xpu_moe.env import read
+from xpu_moe.launch.backends import backend
 from xpu_moe.launch.errors import USAGE, LaunchError
 
 
@@ -137,7 +138,7 @@ ROWS = (
         "ccl_ipc", "--ccl-ipc", "CCL_IPC", one_of("pidfd", "drmfd", "sockets"), "", None,
         "how oneCCL exchanges memory handles (CCL_ZE_IPC_EXCHANGE)",
     ),
-    Row("backend", "--backend", "XPU_MOE_BACKEND", word, "", "", "ask for one MoE backend by name"),
+    Row("backend", "--backend", "XPU_MOE_BACKEND", backend, "", "", "ask for one MoE backend by name"),
     Row("input_len", "--input-len", "INPUT_LEN", count, "", None, "prompt tokens of the bench line that is printed"),
     Row("output_len", "--output-len", "OUTPUT_LEN", count, "", None, "answer tokens of that bench line"),
     Row("num_prompts", "--num-prompts", "NUM_PROMPTS", count, "", None, "requests of that bench line"),
