@@ -196,7 +196,7 @@ def with_a_header(name, cut):
 def test_what_is_wrong_and_what_to_do_are_told_apart(folder, make, why, fix):
     make(folder)
     (found,) = [f for f in errors(folder) if f.about == "model.index_error"]
-    assert (found.why, found.fix) == (why, fix)
+    assert (found.why, found.fix) == (f"{folder}/{why}", fix)
 
 
 SIZE = "wanted a whole number between 1 and 2147483647"

@@ -316,7 +316,7 @@ def test_a_closed_standard_input_is_one_line():
 def test_of_a_log_that_no_rule_knows_the_last_complaint_is_shown(tmp_path):
     (tmp_path / "a.log").write_text("start\nodd.StrangeError: first\nOddError: second thing\nbye\n")
     ended = explain_log(tmp_path / "a.log")
-    assert ended.returncode == 0 and "the last line that complains is 3: OddError: second thing" in ended.stdout
+    assert ended.returncode == 3 and "the last line that complains is 3: OddError: second thing" in ended.stdout
     found = json.loads(explain_log("--json", tmp_path / "a.log").stdout)
     assert found["complaint"] == {"line": 3, "text": "OddError: second thing"}
     up = "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}"

@@ -20,6 +20,7 @@ from xpu_moe.doctor.collect import collect
 from xpu_moe.doctor.facts import SCHEMA
 from xpu_moe.doctor.finding import Finding, worst
 from xpu_moe.doctor.judge import judge
+from xpu_moe.doctor.schema import TOP
 from xpu_moe.doctor.seen import seen
 from xpu_moe.doctor.text import shown
 
@@ -34,12 +35,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _exclusive(arguments)
         other = files.open_other("--save", arguments.save)
-        facts = _read("--facts", arguments.facts) if arguments.facts else _collect(arguments)
+        facts = _recorded(arguments.facts) if arguments.facts else _collect(arguments)
         if arguments.save:
-            _save(arguments.save, other, facts)
+            _save(arguments.save, other, _impersonal(facts))
     except OSError as error:
         file = error.filename or arguments.save or arguments.facts
-        wrong = f"{shown(str(file))}: {error.strerror or error}; give another file"
+        wrong = f"{shown(file, 1000)}: {error.strerror or error}; give another file"
         return streams.refuse("doctor", wrong, arguments.json, UNUSABLE)
     except ValueError as error:
         return streams.refuse("doctor", str(error), arguments.json, UNUSABLE)
@@ -83,6 +84,15 @@ def _collect(arguments: argparse.Namespace) -> dict[str, Any]:
     return collect(arguments.model, plan, arguments.deep, on_phase=lambda text: streams.warn(f"doctor: {text}"))
 
 
+def _recorded(file: Path) -> dict[str, Any]:
+    """A facts file. Raises OSError, and ValueError for one that holds none: that machine is not healthy but unseen."""
+    facts = _read("--facts", file)
+    if not facts.keys() & (TOP.keys() - {"schema", "unread"}):
+        got = shown(", ".join(map(str, list(facts)[:8]))) or "none"
+        raise ValueError(f"{file}: holds no facts (keys: {got}); wanted what `--save` writes: {', '.join(TOP)}")
+    return facts
+
+
 def _read(option: str, file: Path) -> Any:
     """A JSON file: facts alone, or a recorded case with its facts inside. Raises OSError, ValueError."""
     files.check_regular(option, file, _MOST, "a regular file of JSON")
@@ -95,6 +105,14 @@ def _read(option: str, file: Path) -> Any:
     if not isinstance(found, dict):
         raise ValueError(f"{file}: got {type(found).__name__}, wanted a JSON object as `--save` writes it")
     return found
+
+
+def _impersonal(facts: dict[str, Any]) -> dict[str, Any]:
+    """Facts to be recorded: without the checkpoint's folder, which is for the sentences of this run."""
+    model = facts.get("model")
+    if not isinstance(model, dict):
+        return facts
+    return {**facts, "model": {key: value for key, value in model.items() if key != "folder"}}
 
 
 def _save(file: Path, other: TextIO | None, facts: dict[str, Any]) -> None:

@@ -39,8 +39,9 @@ loaded; an error stops it with exit code 2, `--force` goes on and says so.
 
 An absent fact never makes a finding. Of several findings about one path the worst speaks, the others become notes
 (`--verbose` shows them). The last line (`seen`) tells what was looked at: "healthy" without cards, plan or model says
-little. Values of a plan that have another type or name than below are warned of, and left out. Text from foreign facts
-and logs is stripped of control sequences and markup.
+little. Keys and values of facts and plan that have another name or type than below are warned of (`facts.unread`), and
+left out; a facts file without any fact is refused (64). Text from foreign facts and logs is stripped of control
+sequences and markup.
 
 ## Facts, schema 1
 
@@ -57,7 +58,9 @@ child ended), `deep_failed` {torch, cards} (their errors in it), `python.parsers
 `os.compute_runtime`, `os.compiler`, `os.dri_access`, `paths_missing`, `probe.p2p`, `model.shards_missing`,
 `model.index_error`, `model.index_advice` (what to do about it), `model.unlike_config` {first, count} (tensors that
 config.json means otherwise), `model.files` (files of weights in a folder that was looked at: then `tensor_names` are
-all of them), `plan.enable_chunked_prefill`, `plan.enable_prefix_caching`, `plan.profiler`, `plan.enforce_eager`,
+all of them), `model.header_error`, `model.tensors_lost` and `model.tokenizer_error` {first, file, count},
+`model.tokenizer_missing`, `model.weights_bytes`, `model.folder` (never saved: it may be personal), `unread` (sources
+that failed), `plan.enable_chunked_prefill`, `plan.enable_prefix_caching`, `plan.profiler`, `plan.enforce_eager`,
 `plan.quantization`.
 
 ## Sources
@@ -71,6 +74,15 @@ _LOGS = """## Messages in logs
 `python -m xpu_moe.launch explain-log FILE [--json]` reads a finished log (any size, UTF-8 or UTF-16, also .gz) and says
 what it means, root cause first, and which phase never ended; the server's own watcher uses the same table. `-` reads a
 pipe: `journalctl --user -u minimax | python -m xpu_moe.launch explain-log -`.
+
+Where no rule below names an error, `log.exception` names the first exception of the first process that failed, and what
+it ended as: a worker's before the engine's, the engine's before the API server's; of a chain its first; never one that
+only says that the cause stands above. What was raised before the server came up did not stop it and does not count.
+
+Exit codes: 0 nothing found or only notes, and the log ends well; 1 warnings; 2 errors with a known cause; 3 a failure
+that no rule knows (a traceback, a start that never ended, a complaint in a log without a start); 64 a bad argument or a
+file that cannot be read; 74 the answer could not be written on stdout; 141 its reader has gone. `--json` has the
+exception as `exception` {line, process, type, message, ended}, and `unexplained` (true where the exit code is 3).
 """
 
 

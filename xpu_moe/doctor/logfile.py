@@ -14,6 +14,7 @@ from typing import Any, BinaryIO
 from xpu_moe.doctor.logs import Explainer, Explanation
 from xpu_moe.doctor.messages import MESSAGES
 from xpu_moe.doctor.phases import keys_after
+from xpu_moe.doctor.traces import STOPPED
 
 CHUNK = 1 << 20
 _HOLE = bytes(CHUNK)
@@ -23,7 +24,8 @@ _KEYS = tuple(sorted({key for message in MESSAGES for key in message.keys}, key=
 _WORDS = tuple(
     sorted(
         {key.encode() for message in MESSAGES for key in message.keys}
-        | {b"changed to be", b"GuC firmware", b"rror", b"RROR", b"xception", b"XCEPTION", b"ailed", b"fatal", b"annot"},
+        | {b"changed to be", b"GuC firmware", b"rror", b"RROR", b"xception", b"XCEPTION", b"ailed", b"fatal", b"annot"}
+        | {b"Traceback", STOPPED.encode()},
         key=len,
     )
 )
@@ -149,7 +151,7 @@ def _take(explainer: Explainer, chunk: bytes, encoding: str) -> None:
     if chunk is _HOLE or not chunk.strip(b"\0"):
         return
     words = (*_WORDS, *(key.encode() for key in keys_after(explainer.phase)))
-    if not any(word in chunk for word in words):
+    if not explainer.in_traceback and not any(word in chunk for word in words):
         explainer.lines += chunk.count(b"\n")
         return
     for raw in chunk.splitlines():

@@ -23,6 +23,7 @@ from xpu_moe.doctor.finding import ORDER
 from xpu_moe.doctor.messages import HARMLESS, MESSAGES, Message
 from xpu_moe.doctor.phases import describe, later, phase_of, stamp
 from xpu_moe.doctor.text import clean
+from xpu_moe.doctor.traces import Raised, Tracebacks
 
 _CHANGED = re.compile(r"value of (CCL_[A-Z0-9_]+) changed to be (.*?) *\(default")
 _GUC = re.compile(r"GuC firmware.*?version (\d+(?:\.\d+)+)")
@@ -32,12 +33,13 @@ _NAMES = re.compile(
 )
 _FILE = re.compile(r"['\" ](/(?:dev|sys|proc|run|tmp|usr|opt|etc|home|models?)/[\w./+-]{2,120})")
 _BAD = re.compile(r"\b(?:error|exception|failed|failure|fatal|cannot|could not|unable|invalid|refused|denied)\b", re.I)
-_COMPLAINS = re.compile(r"\b(?:[A-Za-z_.]*(?:Error|Exception)\b|ERROR\b|CRITICAL\b|FATAL\b|[Ff]atal\b)")
+_COMPLAINS = re.compile(r"(?:Error|Exception)\b|\b(?:ERROR|CRITICAL|FATAL|[Ff]atal)\b")
 # ends of every failed start, which only say that the cause stands above
 _POINTS_UP = re.compile(
-    r"root cause above|for the root cause|EngineDeadError|Failed core proc|EngineCore failed to start"
+    r"root cause above|for the root cause|EngineDeadError|Failed core proc|EngineCore failed to start|\braise [A-Za-z_]"
 )
 _KIND = {"cause": 0, "symptom": 1, "note": 3}
+EXCEPTION = "log.exception"  # of a failure that no rule knows
 _UNKNOWN = 2  # lines that only name a variable or a file
 _MOST_KEPT = 400
 _MOST_SHAPES = 20_000
@@ -76,13 +78,25 @@ class LogFinding:
 @dataclass(frozen=True)
 class Explanation:
     """`phases`: (name, first line, time) in order; `stuck`: the phase without an end, None when all ended;
-    `complaint`: number and text of the last line that no rule knows and that complains."""
+    `complaint`: number and text of the last line that no rule knows and that complains; `raised`: the first exception
+    of the first process that failed; `failed`: something was raised, or the log ends within a traceback."""
 
     findings: tuple[LogFinding, ...]
     phases: tuple[tuple[str, int, str | None], ...]
     stuck: str | None
     lines: int
     complaint: tuple[int, str] | None = None
+    raised: Raised | None = None
+    failed: bool = False
+
+    @property
+    def unexplained(self) -> bool:
+        """A failure that no rule of the table knows: a traceback, a start that never ended, or a complaint
+        in a log without a start."""
+        told = [finding for finding in self.findings if finding.severity != "info"]
+        if any(finding.severity == "error" for finding in told):
+            return told[0].code == EXCEPTION
+        return self.failed or (not told and bool(self.stuck or (self.complaint and not self.phases)))
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -90,6 +104,8 @@ class Explanation:
             "phases": [{"phase": name, "line": line, "time": time} for name, line, time in self.phases],
             "stuck": self.stuck,
             "lines": self.lines,
+            "exception": self.raised.as_dict() if self.raised else None,
+            "unexplained": self.unexplained,
             "complaint": {"line": self.complaint[0], "text": self.complaint[1]} if self.complaint else None,
         }
 
@@ -120,6 +136,12 @@ class Explainer:
         self._complaint: tuple[int, str] | None = None
         self._last: tuple[str, str] | None = None
         self._shapes: dict[str, tuple[str, str] | None] = {}
+        self._traces = Tracebacks()
+
+    @property
+    def in_traceback(self) -> bool:
+        """Whether the next line may end a traceback, whatever words it has."""
+        return self._traces.inside
 
     @property
     def phase(self) -> str | None:
@@ -132,25 +154,30 @@ class Explainer:
         if not line or line.isspace():
             return None
         line = line if len(line) < 20_000 else line[:20_000]
+        source = self._traces.feed(self.lines, line)
         shape = line.translate(_NO_DIGITS)
         if shape in self._shapes and "changed to be" not in line:
             self._again(self._shapes[shape])
             return None
         before = self.phase
         self._remember(line)
-        finding = self._judged(line)
+        if self.phase != before and not later("serve", self.phase or "") and later("serve", before):
+            self._traces.forget()
+        finding = self._judged(line, source)
         if self.phase != before or len(self._shapes) > _MOST_SHAPES:
             self._shapes.clear()  # what a line means may depend on the phase
         self._shapes[shape] = self._last
         return finding
 
-    def _judged(self, line: str) -> LogFinding | None:
+    def _judged(self, line: str, source: bool) -> LogFinding | None:
         self._last = None
         for message in MESSAGES:
             if any(key in line for key in message.keys):
                 found = message.pattern.search(clean(line, 4000))
                 if found and (not message.where or self.phase in message.where):
                     return self._keep(self._finding(message, found, line))
+        if source:
+            return None  # program text names variables and exceptions, and none of them happened there
         finding = self._named(line)
         if finding is None and _COMPLAINS.search(line) and not (HARMLESS.search(line) or _POINTS_UP.search(line)):
             self._complaint = self.lines, clean(line)
@@ -163,8 +190,14 @@ class Explainer:
             replace(f, severity="error") if f.rank == 0 and codes.intersection(_WORSE_WITH.get(f.code, ())) else f
             for f in self._found.values()
         ]
+        raised = self._traces.root()
+        if raised and not any(f.severity == "error" and f.rank < _UNKNOWN for f in found):
+            found.append(self._unknown(raised))
         findings = sorted(found, key=lambda f: (f.rank, ORDER[f.severity], f.line))
-        return Explanation(tuple(findings), tuple(self._phases), self._stuck(), self.lines, self._complaint)
+        return Explanation(
+            tuple(findings), tuple(self._phases), self._stuck(), self.lines, self._complaint,
+            raised, self._traces.failed,
+        )  # fmt: skip
 
     def _remember(self, line: str) -> None:
         if "changed to be" in line and (changed := _CHANGED.search(line)):
@@ -224,6 +257,18 @@ class Explainer:
             "log.names-something", "warn", about, f"a line complains and names {what}",
             f"No rule knows this message. Phase: {describe(self.phase)}.", f"look at {what}", "general rule",
             self.lines, clean(line), self.phase, 1, _UNKNOWN,
+        )  # fmt: skip
+
+    def _unknown(self, raised: Raised) -> LogFinding:
+        """The first exception of the first process that failed, where no row of the table knows any line."""
+        process = f"({raised.process}) " if raised.process else ""
+        ended = f" It ended as {clean(raised.ended, 200)}." if raised.ended else ""
+        return LogFinding(
+            EXCEPTION, "error", f"process.{raised.process}" if raised.process else "process", raised.text(),
+            f"The first exception of the first process that failed; no rule knows it.{ended} Phase: "
+            f"{describe(self.phase)}.",
+            "look for it in vLLM's issues; python -m xpu_moe.doctor --deep asks the machine itself", "general rule",
+            raised.line, process + raised.text(), self.phase,
         )  # fmt: skip
 
     def _keep(self, finding: LogFinding | None) -> LogFinding | None:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from xpu_moe.doctor.records import Gpu, Library, Model, Os, Plan
+from xpu_moe.doctor.records import Fault, Gpu, Library, Model, Os, Plan
 from xpu_moe.doctor.text import clean, is_name
 from xpu_moe.doctor.versions import parsed
 from xpu_moe.plan.sizes import size
@@ -225,7 +225,17 @@ def model(raw: Any) -> Model | None:
         weights_bytes=_whole(raw.get("weights_bytes"), 1),
         unlike_config=_unlike(mapping(raw.get("unlike_config"))),
         files=tuple(clean(n, 120) for n in files[:10_000] if isinstance(n, str)) if isinstance(files, list) else None,
+        header_error=_fault(mapping(raw.get("header_error"))),
+        tensors_lost=_fault(mapping(raw.get("tensors_lost"))),
+        tokenizer_error=_fault(mapping(raw.get("tokenizer_error"))),
+        tokenizer_missing=raw.get("tokenizer_missing") is True,
+        folder=text(raw.get("folder"), 1000) or None,
     )
+
+
+def _fault(raw: Mapping[str, Any]) -> Fault | None:
+    first, file = text(raw.get("first"), 300), text(raw.get("file"), 200)
+    return Fault(first, file, _whole(raw.get("count"), 1) or 1) if first and file else None
 
 
 def _unlike(raw: Mapping[str, Any]) -> tuple[str, int] | None:

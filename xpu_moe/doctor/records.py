@@ -114,6 +114,15 @@ class Plan:
 
 
 @dataclass(frozen=True)
+class Fault:
+    """The first of `count` like faults of a checkpoint's files: what is said of it, and the file."""
+
+    first: str
+    file: str
+    count: int
+
+
+@dataclass(frozen=True)
 class Model:
     config: Mapping[str, Any] = field(default_factory=dict)
     quantization: Mapping[str, Any] = field(default_factory=dict)
@@ -125,6 +134,15 @@ class Model:
     weights_bytes: int | None = None
     unlike_config: tuple[str, int] | None = None  # the first tensor that config.json means otherwise, and how many
     files: tuple[str, ...] | None = None  # of weights, in a folder that was looked at; tensor_names are then all
+    header_error: Fault | None = None
+    tensors_lost: Fault | None = None
+    tokenizer_error: Fault | None = None
+    tokenizer_missing: bool = False
+    folder: str | None = None  # never recorded in a file: it may be personal
+
+    def path(self, file: str) -> str:
+        """The file with its folder, as far as that is known."""
+        return f"{self.folder.rstrip('/')}/{file}" if self.folder else file
 
     @property
     def model_type(self) -> str:

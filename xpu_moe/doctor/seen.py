@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
 import xpu_moe.doctor.reading as reading
+import xpu_moe.doctor.schema as schema
 from xpu_moe.doctor.facts import Facts, Plan
 from xpu_moe.doctor.finding import Finding
-from xpu_moe.doctor.text import clean, shown
+from xpu_moe.doctor.text import clean
 
 _PLANNED = frozenset(field.name for field in fields(Plan))
 
@@ -53,21 +55,26 @@ def _model(facts: Facts) -> str:
 
 
 def unread(raw: Any) -> list[Finding]:
-    """A plan's values that no rule sees, since they have another type or name than they should."""
-    plan = reading.mapping(reading.mapping(raw).get("plan"))
+    """Values that no rule sees, since they have another type or name than they should."""
+    facts = reading.mapping(raw)
+    return [_unread(found.path, found.says) for found in schema.unread(facts)] + _unread_of_plan(facts)
+
+
+def _unread_of_plan(facts: Mapping[str, Any]) -> list[Finding]:
+    plan = reading.mapping(facts.get("plan"))
     read = reading.plan(dict(plan))
     findings = []
     for name, value in list(plan.items())[:100]:
         if name in _PLANNED and (value is None or getattr(read, name) is not None):
             continue
-        wrong = (
-            f"got {shown(repr(value)[:80])}, which is no value for it" if name in _PLANNED else "is no field of a plan"
-        )
-        findings.append(
-            Finding(
-                "facts.unread", "warn", f"plan.{clean(str(name), 60)}", f"{shown(str(name))}: {wrong}",
-                "It was left out of the judgement.", "write it as docs/doctor.md has it (tp: 4, dtype: \"float16\")",
-                "facts schema",
-            )
-        )  # fmt: skip
+        wrong = f"got {schema.told(value)}, which is no value for it" if name in _PLANNED else "is no field of a plan"
+        findings.append(_unread(f"plan.{clean(str(name), 60)}", wrong))
     return findings
+
+
+def _unread(path: str, says: str) -> Finding:
+    return Finding(
+        "facts.unread", "warn", path, f"{path.rpartition('.')[2]}: {says}",
+        "It was left out of the judgement.", "write it as docs/doctor.md has it (tp: 4, dtype: \"float16\")",
+        "facts schema",
+    )  # fmt: skip

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 from xpu_moe.doctor.collect.private import private
+from xpu_moe.doctor.collect.tokenizer import tokenizer
 from xpu_moe.doctor.collect.where import Where, known
+from xpu_moe.formats.headers import examine
 from xpu_moe.formats.layout import unlike
 from xpu_moe.plan.checkpoint import BadCheckpoint, Checkpoint, Problem, read
 
+_INDEX = "model.safetensors.index.json"
 _WEIGHTS = (".safetensors", ".gguf", ".bin", ".pt", ".pth")
 
 
@@ -17,11 +21,11 @@ def facts(where: Where) -> dict[str, Any]:
     """`model`; a checkpoint that cannot be read is a fact too (`index_error`, and in `index_advice` what to do)."""
     if where.model is None:
         return {}
-    files = _files(where.model)
+    files, folder = _files(where.model), os.path.abspath(where.model)
     try:
         found = read(where.model)
     except BadCheckpoint as error:
-        return {"model": known({**_problem(error.problem), "files": files})}
+        return {"model": known({**_problem(error.problem), "files": files, "folder": folder})}
     return {
         "model": known(
             {
@@ -32,8 +36,11 @@ def facts(where: Where) -> dict[str, Any]:
                 "shards_missing": list(found.shards_missing) or None,
                 **_problem(found.problem),
                 **_unlike(found),
+                **_headers(found),
+                **tokenizer(where.model),
                 "weights_bytes": found.bytes_on_disk or None,
                 "files": files,
+                "folder": folder,
             }
         )
     }
@@ -48,6 +55,23 @@ def _unlike(found: Checkpoint) -> dict[str, Any]:
     shapes = {name: (tensor.shape, tensor.shard) for name, tensor in found.tensors.items()}
     wrong = list(unlike(found.config, found.quantization, shapes))
     return {"unlike_config": {"first": private(wrong[0]), "count": len(wrong)}} if wrong else {}
+
+
+def _headers(found: Checkpoint) -> dict[str, Any]:
+    """`header_error`: shards that safetensors refuses; `tensors_lost`: names of the index that its shard lacks too."""
+    listed = (found.path / _INDEX).is_file()
+    shards = {tensor.shard for tensor in found.tensors.values()}
+    shards |= set() if listed else {file.name for file in found.path.glob("*.safetensors")}
+    read = {shard: header for shard in sorted(shards) if (header := examine(found.path / shard))}
+    wrong = [(shard, says) for shard, header in read.items() for says in header.wrong]
+    facts: dict[str, Any] = {}
+    if wrong:
+        facts["header_error"] = {"first": private(wrong[0][1]), "file": private(wrong[0][0]), "count": len(wrong)}
+    held = frozenset[str]().union(*(header.names for header in read.values()))
+    lost = [(name, tensor.shard) for name, tensor in found.tensors.items() if tensor.shard in read and name not in held]
+    if lost:
+        facts["tensors_lost"] = {"first": private(lost[0][0]), "file": private(lost[0][1]), "count": len(lost)}
+    return facts
 
 
 def _files(folder: Path) -> list[str] | None:

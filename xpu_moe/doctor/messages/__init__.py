@@ -12,18 +12,19 @@ from __future__ import annotations
 
 import re
 
-from xpu_moe.doctor.messages import builds, first_day, machine, model, settings
+from xpu_moe.doctor.messages import builds, cpu, first_day, machine, model, own, settings
 from xpu_moe.doctor.messages.message import Message
 
 __all__ = ["HARMLESS", "MESSAGES", "Message"]
 
 # In this order they are tried: what a setting explains comes before what a device says.
 MESSAGES: tuple[Message, ...] = (
-    *settings.MESSAGES, *machine.MESSAGES, *model.MESSAGES, *builds.MESSAGES, *first_day.MESSAGES,
+    *own.MESSAGES, *settings.MESSAGES, *machine.MESSAGES, *cpu.MESSAGES, *model.MESSAGES, *builds.MESSAGES,
+    *first_day.MESSAGES, *own.REST,
 )  # fmt: skip
 
 # lines that name a variable and mean nothing bad
 HARMLESS = re.compile(
     r"topology recognition shows PCIe connection|did not find MPI-launcher|value of \w+ changed to be"
-    r"|non-default args:|Automatically detected platform"
+    r"|non-default args:|Automatically detected platform|Found ulimit of \d+ and failed"
 )

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from typing import Any
 
+from xpu_moe.doctor.records import Fault
 from xpu_moe.doctor.rules.base import Context, Row, Rule
+from xpu_moe.doctor.text import quoted
 
 Hit = dict[str, Any]
 # suffixes that a quantised matrix leaves instead of, or beside, `weight`
@@ -137,8 +141,35 @@ def _shards(context: Context) -> Hit | None:
 
 def _index(context: Context) -> Hit | None:
     """What the reader said is wrong, and what it advises; facts of earlier releases have both in one sentence."""
-    says, advice = context.model.index_error, context.model.index_advice
-    return {"says": says, "fix": advice or "download the checkpoint again"} if says else None
+    model, says, advice = context.model, context.model.index_error, context.model.index_advice
+    if not says:
+        return None
+    file = says.partition(": ")[0]
+    if says.endswith(f": {os.strerror(errno.EACCES)}"):
+        advice = readable(model.path(file))
+    return {"says": f"{model.path(file)}{says.removeprefix(file)}", "fix": advice or "download the checkpoint again"}
+
+
+def readable(path: str) -> str:
+    """What makes a file readable to the user who serves."""
+    whole = quoted(path)
+    return f"chmod a+r {whole} (and a+x on the folders above), or chown it to the user who serves"
+
+
+def _header(context: Context) -> Hit | None:
+    fault = context.model.header_error
+    return _of_file(context, fault) if fault else None
+
+
+def _lost(context: Context) -> Hit | None:
+    fault = context.model.tensors_lost
+    return _of_file(context, fault) if fault else None
+
+
+def _of_file(context: Context, fault: Fault) -> Hit:
+    more = f" (and {fault.count - 1} more)" if fault.count > 1 else ""
+    path = context.model.path(fault.file)
+    return {"first": fault.first, "file": fault.file, "path": path, "count": fault.count, "more": more}
 
 
 def _mtp_advertised(context: Context) -> bool:
@@ -243,6 +274,20 @@ RULE = Rule(
             "{says}.",
             "{fix}",
             "safetensors index and headers", _index, under=("model.files",),
+        ),
+        Row(
+            "checkpoint.header", "error", "model.header_error",
+            "{file} is damaged",
+            "{path}: {first}{more}. safetensors refuses the file, and its message names neither file nor tensor.",
+            "download {file} again",
+            "safetensors, the checks of its reader", _header, under=("model.index_error",),
+        ),
+        Row(
+            "checkpoint.lost", "error", "model.tensors_lost",
+            "{count} tensors of the index are in no file",
+            "The index says that {path} holds {first}; neither it nor another file does.",
+            "download {file} and the index again, both from the same export",
+            "safetensors index and headers", _lost,
         ),
         Row(
             "checkpoint.mtp", "info", "model.tensor_names",

@@ -16,6 +16,8 @@ SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
     "head_dim", "max_position_embeddings", "num_local_experts", "num_experts_per_tok",
 )  # fmt: skip
+ARCHITECTURE = "MiniMaxM2ForCausalLM"
+WANTED = f'["{ARCHITECTURE}"]'
 # field -> (is null a number that is not told, what it must be below)
 _NUMBERS = {"rms_norm_eps": (False, 1.0), "rope_theta": (True, 1e18), "rotary_dim": (True, 1e18)}
 
@@ -66,6 +68,32 @@ def _missing(context: Context) -> Hit | None:
     return {"fields": ", ".join(lost)} if lost else None
 
 
+def _architectures(context: Context) -> Hit | None:
+    """Without one vLLM starts a server that has no endpoint to complete text."""
+    if not _judged(context):
+        return None
+    value = context.model.config.get("architectures")
+    if not isinstance(value, list) or not value or not all(isinstance(name, str) and name for name in value):
+        there = "architectures" in context.model.config
+        got = "an empty list" if value == [] else shown_value(value)
+        return {"says": f"{f'got {got}' if there else 'not there'}, wanted {WANTED}"}
+    if ARCHITECTURE not in value:
+        return {"says": f"got {shown(', '.join(value))}, wanted {WANTED}", "severity": "warn"}
+    return None
+
+
+def _attention_types(context: Context) -> Hit | None:
+    """vLLM counts the ones of it."""
+    value, layers = (_value(context, field) for field in ("attn_type_list", "num_hidden_layers"))
+    if not _judged(context) or value is None:
+        return None
+    if not isinstance(value, list) or not all(type(kind) is int for kind in value):
+        return {"says": f"got {shown_value(value)}, wanted a list with a 1 for each layer"}
+    if type(layers) is int and len(value) < layers:
+        return {"says": f"has {len(value)} entries for {layers} layers", "severity": "warn"}
+    return None
+
+
 RULE = Rule(
     "config.json with numbers that are none",
     "Sizes as text, as fractions, zero, negative or null: transformers refuses some, vLLM ends in its arithmetic.",
@@ -90,6 +118,20 @@ RULE = Rule(
             "Not there: {fields}. transformers takes those of MiniMax-M2 instead, which need not be this model's.",
             "take config.json and weights from the same export",
             "transformers MiniMaxM2Config", _missing,
+        ),
+        Row(
+            "config.architectures", "error", "model.config.architectures",
+            "config.json does not name the model's class",
+            "architectures: {says}. Without its class vLLM starts a server that answers no completion (HTTP 404).",
+            f"write {WANTED} there, or take config.json from the export again",
+            "vLLM config/model.py", _architectures,
+        ),
+        Row(
+            "config.attention-types", "error", "model.config.attn_type_list",
+            "config.json has an attn_type_list that is none",
+            "attn_type_list: {says}.",
+            "take config.json and weights from the same export; do not edit it",
+            "vLLM config/model.py", _attention_types,
         ),
     ),
 )  # fmt: skip
