@@ -88,16 +88,6 @@ def shown(answer: dict) -> list[str]:
     return [*lines, "every bound holds" if not answer["failures"] else f"{len(answer['failures'])} bounds broken"]
 
 
-def _check_folder(asm: Path | None) -> None:
-    """Raise ValueError where --asm names no folder, nor a new one in a folder that exists."""
-    files.check_folder("--asm", asm)
-    if asm is not None and not asm.exists() and not asm.absolute().parent.exists():
-        raise ValueError(
-            f"--asm: got {str(asm)!r}: there is no {str(asm.parent)!r}; wanted a folder, or the name of a new one in a "
-            "folder that exists"
-        )
-
-
 def _refusal(device: str) -> str:
     """ "" where an ocloc here compiles for the device, else its answer. Raises MissingProgram."""
     return programs.answer(programs.back_end(device)["ocloc"].path, device)
@@ -126,7 +116,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout")
     options = parser.parse_args(argv)
     try:
-        _check_folder(options.asm)
+        files.check_folder("--asm", options.asm)
     except ValueError as error:
         return streams.refuse("report", str(error), options.json)
     try:

@@ -66,16 +66,18 @@ def open_other(option: str, path: Path | None) -> TextIO | None:
 
 
 def check_folder(option: str, path: Path | None) -> None:
-    """Raise ValueError where files could not be written into a folder `path`, which need not exist yet."""
+    """Raise ValueError where files could not be written into a folder `path`: one that exists, or a new one in it."""
     if path is None:
         return
-    wanted = "wanted a folder, or the name of a new one"
+    wanted = "wanted a folder, or the name of a new one in a folder that exists"
     for above in (path, *path.parents):
         there = _stat(option, above, wanted)
         if there is not None:
             if not stat.S_ISDIR(there.st_mode):
                 which = "which" if above == path else repr(str(above))
                 raise ValueError(f"{option}: got {str(path)!r}: {which} is {_kind(there.st_mode)}, {wanted}")
+            if above not in (path, path.parent):
+                raise ValueError(f"{option}: got {str(path)!r}: there is no {str(path.parent)!r}; {wanted}")
             return _check_permission(option, above, path, "wanted a folder that may")
 
 

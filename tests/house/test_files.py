@@ -28,8 +28,10 @@ def test_a_picture_wants_a_file_in_a_folder_that_may_be_written(tmp_path, monkey
 
 
 def test_a_folder_may_be_new_and_nothing_else(tmp_path, monkeypatch):
-    for right in (tmp_path, tmp_path / "new" / "one"):
+    for right in (tmp_path, tmp_path / "new"):
         files.check_folder("--asm", right)
+    with pytest.raises(ValueError, match=r"^--asm: got .*there is no .*new'; wanted a folder"):
+        files.check_folder("--asm", tmp_path / "new" / "one")
     file, pipe = tmp_path / "file", tmp_path / "pipe"
     file.touch()
     os.mkfifo(pipe)

@@ -296,6 +296,10 @@ def test_no_tool_prints_by_itself():
     assert set(found) == OWN_STREAMS, found
 
 
+def ended_of(program: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+
+
 @pytest.mark.parametrize("tool", ["doctor", "plan", "env", "demo"])
 def test_an_interrupted_tool_ends_with_130_and_one_line(tool):
     """Ctrl-C at the first thing that it does."""
@@ -304,7 +308,7 @@ def test_an_interrupted_tool_ends_with_130_and_one_line(tool):
         "def interrupt(): raise KeyboardInterrupt\n"
         f"streams.prepare = interrupt; sys.argv = ['x']; runpy.run_module('xpu_moe.{tool}', run_name='__main__')"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    ended = ended_of(program)
     assert ended.returncode == 130
     assert ended.stderr.endswith(f"{tool}: interrupted\n") and "Traceback" not in ended.stderr
 
@@ -355,13 +359,13 @@ def test_an_interrupt_within_an_exec_of_text_is_not_remembered():
         "try: exec('signal.raise_signal(signal.SIGINT)')\n"
         "except KeyboardInterrupt: raise SystemExit(130)"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    ended = ended_of(program)
     assert (ended.returncode, ended.stderr) == (130, "")
 
 
 def test_other_errors_of_an_import_are_shown_as_ever():
     program = "from xpu_moe import interrupt; interrupt.expected('x'); import xpu_moe.nosuch"
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    ended = ended_of(program)
     assert ended.returncode == 1 and ended.stderr.startswith("Traceback") and "xpu_moe.nosuch" in ended.stderr
 
 
@@ -373,7 +377,7 @@ def test_whoever_imports_the_package_keeps_signals_and_hooks():
         "signal.signal(signal.SIGINT, signal.SIG_IGN); interrupt.expected('x')\n"
         "assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN  # a job behind a shell's &"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT)
+    ended = ended_of(program)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.launch.test_checks import MINIMAX, folder, plan_of
-from xpu_moe.launch import cpu_kv, model
+from xpu_moe import host_memory
+from xpu_moe.launch import model
 from xpu_moe.launch.cpu_kv import Asked, plan
 
 GIB = 1 << 30
@@ -56,7 +57,7 @@ def test_weights_that_leave_nothing_are_told():
 
 
 def test_the_plan_reaches_the_command_and_says_so(small, monkeypatch):
-    monkeypatch.setattr(cpu_kv, "available", lambda: 16 * GIB)
+    monkeypatch.setattr(host_memory, "available", lambda: 16 * GIB)
     found = plan_of(small)
     setting = found.settings["kv_cache_memory_bytes"]
     token = 2 * 2 * 8 * 128 * 2  # layers, K and V, heads, head_dim, bytes
@@ -71,7 +72,7 @@ def test_the_plan_reaches_the_command_and_says_so(small, monkeypatch):
 
 
 def test_a_length_that_does_not_fit_is_lowered_where_nobody_named_one(small, monkeypatch):
-    monkeypatch.setattr(cpu_kv, "available", lambda: 120 << 20)
+    monkeypatch.setattr(host_memory, "available", lambda: 120 << 20)
     found = plan_of(small)
     length = found.settings["max_model_len"]
     assert 128 <= length.value < 8192 and length.origin == "plan for the CPU"
@@ -94,7 +95,7 @@ def test_what_the_user_gave_is_left_alone(small, argv, environ, value):
 
 
 def test_a_plan_that_does_not_fit_is_no_plan_and_is_told(small, monkeypatch):
-    monkeypatch.setattr(cpu_kv, "available", lambda: 1 << 20)
+    monkeypatch.setattr(host_memory, "available", lambda: 1 << 20)
     found = plan_of(small)
     assert KV not in found.command
     assert any(note.startswith("KV plan for the CPU: the weights leave") for note in found.notes)
@@ -102,16 +103,16 @@ def test_a_plan_that_does_not_fit_is_no_plan_and_is_told(small, monkeypatch):
 
 def test_other_devices_and_unknown_memory_have_no_such_plan(small, monkeypatch):
     assert plan_of(small, kind="cuda").value("kv_cache_memory_bytes") is None
-    monkeypatch.setattr(cpu_kv, "available", lambda: 0)
+    monkeypatch.setattr(host_memory, "available", lambda: 0)
     assert plan_of(small).value("kv_cache_memory_bytes") is None and not plan_of(small).notes
 
 
 def test_the_memory_limit_of_a_container_counts(tmp_path, monkeypatch):
-    monkeypatch.setattr(cpu_kv.host_memory, "free_memory", lambda: 8 * GIB)
-    assert cpu_kv.available(tmp_path) == 8 * GIB
+    monkeypatch.setattr(host_memory, "free_memory", lambda: 8 * GIB)
+    assert host_memory.available(tmp_path) == 8 * GIB
     group = tmp_path / "sys" / "fs" / "cgroup"
     group.mkdir(parents=True)
     for most, used, left in (("max", "5", 8 * GIB), (str(3 * GIB), str(GIB), 2 * GIB), ("1", "5", 0)):
         (group / "memory.max").write_text(most + "\n")
         (group / "memory.current").write_text(used + "\n")
-        assert cpu_kv.available(tmp_path) == left
+        assert host_memory.available(tmp_path) == left

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from xpu_moe import host_memory
 from xpu_moe.launch.model import Model
@@ -22,11 +21,6 @@ _NULL_BLOCKS = 1  # vLLM keeps one block that no sequence gets
 _PART = 4  # a quarter of what the weights leave: other programs live in this memory too, and so do vLLM's buffers
 _MOST = 2  # and one sequence of a length that the user named may take half of it
 _NO_LENGTH = 2048  # what vLLM assumes where config.json tells no length
-# a memory limit of the container or unit that this process is in, and what is used of it
-_LIMITS = (
-    ("sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory.current"),
-    ("sys/fs/cgroup/memory/memory.limit_in_bytes", "sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
 
 
 @dataclass(frozen=True)
@@ -55,7 +49,7 @@ class Answer:
 def fill(chosen: dict[str, Setting], model: Model, free: int | None = None) -> tuple[dict[str, Setting], str]:
     """Settings with kv_cache_memory_bytes (and max_model_len, where the memory is too small for the model's own), and
     a note. Nothing is filled in where the checkpoint or the system tells too little."""
-    asked = ask(chosen, model, available() if free is None else free)
+    asked = ask(chosen, model, host_memory.available() if free is None else free)
     if asked is None:
         return chosen, ""
     found = plan(asked)
@@ -114,26 +108,8 @@ def plan(asked: Asked) -> Answer:
     return Answer(0, asked.length, 0, f"{left}, too little for {counted(asked.length, 'token')}{advice}")
 
 
-def available(root: Path = Path("/")) -> int:
-    """Bytes that can still be taken, inside of this process's memory limit too; 0 where nobody knows."""
-    free = host_memory.free_memory()
-    for limit, used in _LIMITS:
-        most, now = _number(root / limit), _number(root / used)
-        if most is not None and now is not None:
-            free = min(free, max(0, most - now))
-    return free
-
-
 def _kv_type(chosen: Mapping[str, Setting]) -> str:
     """The KV cache has the activations' type unless it was given one."""
     given = chosen["kv_cache_dtype"].value or "auto"
     dtype = chosen["dtype"].value if given == "auto" else given
     return "float32" if dtype == "float" else str(dtype)
-
-
-def _number(file: Path) -> int | None:
-    try:
-        text = file.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return None
-    return int(text) if text.isdigit() else None
